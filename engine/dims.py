@@ -1,0 +1,515 @@
+"""Dims: integers, or polynomials over named symbols with floor division, modulo, min and max.
+
+A `Dim` is an `int` or an `Expr`. Expressions are kept in one canonical form, so two that are equal
+as polynomials compare equal: `2*h*w - w*h == h*w`. Symbols stand for sizes: integers >= 0. Dividing
+by an expression takes it to be nonzero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, reduce
+from typing import Union
+
+Atom = Union["Symbol", "Apply"]
+Monomial = tuple[Atom, ...]
+Dim = Union[int, "Expr"]
+Binding = Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A named size >= 0: an ONNX `dim_param`, or a fresh name for a size that data decides."""
+
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Apply:
+    """A function of dims that no polynomial expresses: one of `_FUNCTIONS`."""
+
+    op: str
+    args: tuple[Dim, ...]
+
+    def __str__(self) -> str:
+        if self.op in ("//", "%"):
+            return f"({_operand(self.args[0])} {self.op} {_operand(self.args[1])})"
+        return f"{self.op}({', '.join(map(str, self.args))})"
+
+
+@dataclass(frozen=True)
+class Expr:
+    """A sum of integer multiples of products of atoms; `terms` is sorted and has no zero."""
+
+    terms: tuple[tuple[Monomial, int], ...]
+
+    def __hash__(self) -> int:
+        return hash(self.terms)
+
+    def __add__(self, other: Dim) -> Dim:
+        return _sum(_terms(self), _terms(other))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + other * -1
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return other + self * -1
+
+    def __mul__(self, other: Dim) -> Dim:
+        products = (
+            (tuple(sorted(m + n, key=str)), a * b)
+            for m, a in _terms(self)
+            for n, b in _terms(other)
+        )
+        return _sum(products)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return mod(self, other)
+
+    def __rmod__(self, other: Dim) -> Dim:
+        return mod(other, self)
+
+    def __str__(self) -> str:
+        parts = []
+        for monomial, factor in self.terms:
+            text = "*".join(map(str, monomial))
+            if not text:
+                parts.append(str(factor))
+            elif factor == 1:
+                parts.append(text)
+            else:
+                parts.append(f"{factor}*{text}")
+        return " + ".join(parts).replace("+ -", "- ")
+
+    __repr__ = __str__
+
+
+def _operand(dim: Dim) -> str:
+    return f"({dim})" if isinstance(dim, Expr) and len(dim.terms) > 1 else str(dim)
+
+
+def symbol(name: str) -> Expr:
+    """The dim that is the symbol `name`."""
+    return Expr((((Symbol(name),), 1),))
+
+
+def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
+    if isinstance(dim, Expr):
+        return dim.terms
+    return (((), int(dim)),) if dim else ()
+
+
+def _sum(*groups: Iterable[tuple[Monomial, int]]) -> Dim:
+    total: dict[Monomial, int] = {}
+    for group in groups:
+        for monomial, factor in group:
+            total[monomial] = total.get(monomial, 0) + factor
+    terms = tuple(sorted(((m, f) for m, f in total.items() if f), key=_term_key))
+    if not terms:
+        return 0
+    if terms[0][0] == () and len(terms) == 1:
+        return terms[0][1]
+    return Expr(terms)
+
+
+def _term_key(term: tuple[Monomial, int]) -> tuple[bool, int, str]:
+    monomial = term[0]
+    return (not monomial, -len(monomial), "*".join(map(str, monomial)))
+
+
+def _apply(op: str, *args: Dim) -> Dim:
+    return Expr((((Apply(op, args),), 1),))
+
+
+def _quotient(a: Dim, b: Dim) -> Dim | None:
+    """`q` with `a == q * b` as polynomials, or None."""
+    top, bottom = _terms(a), _terms(b)
+    if not top:
+        return 0
+    if len(bottom) == 1:
+        terms = []
+        for monomial, factor in top:
+            rest = list(monomial)
+            for atom in bottom[0][0]:
+                if atom not in rest:
+                    return None
+                rest.remove(atom)
+            if factor % bottom[0][1]:
+                return None
+            terms.append((tuple(rest), factor // bottom[0][1]))
+        return _sum(terms)
+    lead_a, lead_b = _sum(top[:1]), _sum(bottom[:1])
+    guess = _quotient(lead_a, lead_b)
+    if guess is not None and guess * b == a:
+        return guess
+    return None
+
+
+def floordiv(a: Dim, b: Dim) -> Dim:
+    """`a // b`, rounded towards minus infinity."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a // b
+    if b == 1:
+        return a
+    exact = _quotient(a, b)
+    if exact is not None:
+        return exact
+    if isinstance(b, int) and b > 0:
+        whole = _sum((m, f // b) for m, f in _terms(a) if f % b == 0 or m == ())
+        rest = _sum((m, f % b if m == () else f) for m, f in _terms(a) if f % b)
+        lo, hi = bounds(rest)
+        if lo is not None and hi is not None and lo // b == hi // b:
+            return whole + lo // b
+        inner = _single_apply(rest, "//")
+        if inner is not None and isinstance(inner.args[1], int) and inner.args[1] > 0:
+            return whole + floordiv(inner.args[0], inner.args[1] * b)
+        return whole + _apply("//", rest, b)
+    return _apply("//", a, b)
+
+
+def ceildiv(a: Dim, b: Dim) -> Dim:
+    """`a / b`, rounded towards plus infinity, for b > 0."""
+    exact = None if isinstance(a, int) and isinstance(b, int) else _quotient(a, b)
+    return exact if exact is not None else floordiv(a + b - 1, b)
+
+
+def mod(a: Dim, b: Dim) -> Dim:
+    """`a % b` for b > 0; the result lies in [0, b)."""
+    if isinstance(a, int) and isinstance(b, int):
+        return a % b
+    if b == 1 or _quotient(a, b) is not None:
+        return 0
+    if isinstance(b, int):
+        a = _sum((m, f % b) for m, f in _terms(a))
+        if isinstance(a, int):
+            return a % b
+    return _apply("%", a, b)
+
+
+def dmin(a: Dim, b: Dim) -> Dim:
+    """The smaller of two dims."""
+    return _extreme("min", a, b)
+
+
+def dmax(a: Dim, b: Dim) -> Dim:
+    """The larger of two dims."""
+    return _extreme("max", a, b)
+
+
+def _extreme(op: str, a: Dim, b: Dim) -> Dim:
+    lo, hi = bounds(a - b)
+    if hi is not None and hi <= 0:
+        return a if op == "min" else b
+    if lo is not None and lo >= 0:
+        return b if op == "min" else a
+    first, second = sorted((a, b), key=str)
+    return _apply(op, first, second)
+
+
+def is_equal(a: Dim, b: Dim) -> Dim:
+    """1 where a == b, else 0."""
+    lo, hi = bounds(a - b)
+    if lo == hi == 0:
+        return 1
+    if (lo is not None and lo > 0) or (hi is not None and hi < 0):
+        return 0
+    return _apply("eq", a, b)
+
+
+def broadcast(a: Dim, b: Dim) -> Dim:
+    """The size that a and b broadcast to: the other one where one is 1, else either.
+
+    Raises: ValueError if both are known, differ, and none is 1.
+    """
+    if a == b or b == 1:
+        return a
+    if a == 1:
+        return b
+    if isinstance(a, int) and isinstance(b, int):
+        raise ValueError(f"sizes {a} and {b} do not broadcast")
+    if isinstance(a, int) or (bounds(a)[0] or 0) > 1:
+        return a
+    if isinstance(b, int) or (bounds(b)[0] or 0) > 1:
+        return b
+    first, second = sorted((a, b), key=str)
+    return _apply("bcast", first, second)
+
+
+def product(dims: Iterable[Dim]) -> Dim:
+    """The product of dims; 1 for none."""
+    return reduce(lambda a, b: a * b, dims, 1)
+
+
+def is_static(dims: Iterable[Dim]) -> bool:
+    """Whether every dim is a plain integer."""
+    return all(isinstance(d, int) for d in dims)
+
+
+def _single_apply(dim: Dim, op: str) -> Apply | None:
+    if isinstance(dim, Expr) and len(dim.terms) == 1 and dim.terms[0][1] == 1:
+        monomial = dim.terms[0][0]
+        if len(monomial) == 1 and isinstance(monomial[0], Apply) and monomial[0].op == op:
+            return monomial[0]
+    return None
+
+
+Bounds = tuple[int | None, int | None]
+
+
+@cache
+def bounds(dim: Dim) -> Bounds:
+    """(lowest, highest) value that `dim` can take; None where unbounded."""
+    if isinstance(dim, int):
+        return dim, dim
+    lo: int | None = 0
+    hi: int | None = 0
+    for monomial, factor in dim.terms:
+        a, b = _monomial_bounds(monomial)
+        a, b = (_scale(a, factor), _scale(b, factor))
+        if factor < 0:
+            a, b = b, a
+        lo = None if lo is None or a is None else lo + a
+        hi = None if hi is None or b is None else hi + b
+    return lo, hi
+
+
+def _scale(bound: int | None, factor: int) -> int | None:
+    return None if bound is None else bound * factor
+
+
+def _monomial_bounds(monomial: Monomial) -> Bounds:
+    lo: int | None = 1
+    hi: int | None = 1
+    for atom in monomial:
+        a, b = _atom_bounds(atom)
+        if a is None or a < 0 or lo is None or lo < 0:
+            return None, None
+        lo, hi = lo * a, None if hi is None or b is None else hi * b
+    return lo, hi
+
+
+def _atom_bounds(atom: Atom) -> Bounds:
+    if isinstance(atom, Symbol):
+        return 0, None
+    ranges = [bounds(a) for a in atom.args]
+    (a, b), (c, d) = ranges[0], ranges[1]
+    match atom.op:
+        case "//":
+            if c is None or c <= 0:
+                c = 1
+            lo = None if a is None else (a // c if a < 0 else (a // d if d is not None else 0))
+            return lo, None if b is None else (b // c if b >= 0 else -1)
+        case "%":
+            return 0, None if d is None else d - 1
+        case "eq":
+            return 0, 1
+        case "min":
+            lo = None if a is None or c is None else min(a, c)
+            highs = [x for x in (b, d) if x is not None]
+            return lo, min(highs) if highs else None
+        case "max":
+            lows = [x for x in (a, c) if x is not None]
+            return max(lows) if lows else None, None if b is None or d is None else max(b, d)
+        case _:
+            return 0, None if b is None or d is None else max(b, d)
+
+
+def symbols_of(dim: Dim) -> frozenset[str]:
+    """The names of the symbols in `dim`."""
+    if isinstance(dim, int):
+        return frozenset()
+    found: set[str] = set()
+    for monomial, _ in dim.terms:
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                found.add(atom.name)
+            else:
+                found.update(*(symbols_of(a) for a in atom.args))
+    return frozenset(found)
+
+
+def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
+    """`dim` with symbols replaced by dims, simplified again."""
+    if isinstance(dim, int) or not (symbols_of(dim) & values.keys()):
+        return dim
+    total: Dim = 0
+    for monomial, factor in dim.terms:
+        term: Dim = factor
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                term = term * values.get(atom.name, symbol(atom.name))
+            else:
+                args = [substitute(a, values) for a in atom.args]
+                term = term * _BUILD[atom.op](*args)
+        total = total + term
+    return total
+
+
+_BUILD: dict[str, Callable[[Dim, Dim], Dim]] = {
+    "//": floordiv,
+    "%": mod,
+    "min": dmin,
+    "max": dmax,
+    "eq": is_equal,
+    "bcast": broadcast,
+}
+
+_PYTHON = {
+    "//": "({0} // {1})",
+    "%": "({0} % {1})",
+    "min": "min({0}, {1})",
+    "max": "max({0}, {1})",
+    "eq": "int({0} == {1})",
+    "bcast": "({1} if {0} == 1 else {0})",
+}
+
+
+def evaluate(dim: Dim, binding: Binding) -> int:
+    """The integer that `dim` is under `binding`. Raises: KeyError for an unbound symbol."""
+    if isinstance(dim, int):
+        return dim
+    return Table((dim,)).evaluate(binding)[0]
+
+
+class Table:
+    """Dims evaluated together: shared parts once, by a Python function generated at first use."""
+
+    def __init__(self, dims: Sequence[Dim]) -> None:
+        self.dims = tuple(dims)
+        self.symbols = tuple(sorted(frozenset().union(*map(symbols_of, self.dims))))
+        self._function: Callable[[Binding], tuple[int, ...]] | None = None
+
+    def evaluate(self, binding: Binding) -> tuple[int, ...]:
+        """The integers, in the order of `dims`. Raises: KeyError for an unbound symbol."""
+        if self._function is None:
+            self._function = self._generate()
+        return self._function(binding)
+
+    def _generate(self) -> Callable[[Binding], tuple[int, ...]]:
+        lines = [f"  s{i} = b[{name!r}]" for i, name in enumerate(self.symbols)]
+        names: dict[object, str] = {Symbol(n): f"s{i}" for i, n in enumerate(self.symbols)}
+
+        def reference(dim: Dim) -> str:
+            if isinstance(dim, int):
+                return f"({dim})"
+            if dim not in names:
+                terms = [
+                    "*".join([str(factor)] * (factor != 1 or not m) + [atom_name(a) for a in m])
+                    for m, factor in dim.terms
+                ]
+                lines.append(f"  e{len(names)} = {' + '.join(terms)}")
+                names[dim] = f"e{len(names)}"
+            return names[dim]
+
+        def atom_name(atom: Atom) -> str:
+            if isinstance(atom, Apply) and atom not in names:
+                text = _PYTHON[atom.op].format(*(reference(a) for a in atom.args))
+                lines.append(f"  a{len(names)} = {text}")
+                names[atom] = f"a{len(names)}"
+            return names[atom]
+
+        results = [reference(d) for d in self.dims]
+        source = "\n".join(["def table(b):", *lines, f"  return ({''.join(r + ', ' for r in results)})"])
+        scope: dict[str, Callable[[Binding], tuple[int, ...]]] = {}
+        exec(compile(source, "<dims>", "exec"), scope)
+        return scope["table"]
+
+
+def to_postfix(dim: Dim) -> list[int | str]:
+    """`dim` as postfix: integers, symbol names prefixed by "$", and operator names."""
+    if isinstance(dim, int):
+        return [dim]
+    out: list[int | str] = []
+    for index, (monomial, factor) in enumerate(dim.terms):
+        out.append(factor)
+        for atom in monomial:
+            if isinstance(atom, Symbol):
+                out.append("$" + atom.name)
+            else:
+                for arg in atom.args:
+                    out.extend(to_postfix(arg))
+                out.append(atom.op)
+            out.append("*")
+        if index:
+            out.append("+")
+    return out
+
+
+def from_postfix(items: Sequence[int | str]) -> Dim:
+    """The dim that `to_postfix` wrote."""
+    stack: list[Dim] = []
+    for item in items:
+        if isinstance(item, int):
+            stack.append(item)
+        elif item.startswith("$"):
+            stack.append(symbol(item[1:]))
+        else:
+            b, a = stack.pop(), stack.pop()
+            if item == "+":
+                stack.append(a + b)
+            elif item == "*":
+                stack.append(a * b)
+            else:
+                stack.append(_BUILD[item](a, b))
+    return stack.pop()
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition on sizes: `expr == 0` ("zero") or `expr >= 0` ("nonneg"); `why` in words."""
+
+    kind: str
+    expr: Dim
+    why: str = ""
+
+    def holds(self, binding: Binding) -> bool:
+        """Whether it is true under `binding`. Raises: KeyError for an unbound symbol."""
+        value = evaluate(self.expr, binding)
+        return value == 0 if self.kind == "zero" else value >= 0
+
+    @property
+    def known(self) -> bool | None:
+        """True or False where the bounds decide, else None."""
+        lo, hi = bounds(self.expr)
+        if self.kind == "zero":
+            if lo == hi == 0:
+                return True
+            return False if (lo is not None and lo > 0) or (hi is not None and hi < 0) else None
+        if lo is not None and lo >= 0:
+            return True
+        return False if hi is not None and hi < 0 else None
+
+    def __str__(self) -> str:
+        return self.why or f"{self.expr} {'== 0' if self.kind == 'zero' else '>= 0'}"
+
+
+def equal(a: Dim, b: Dim, why: str = "") -> Guard:
+    """The guard a == b."""
+    return Guard("zero", a - b, why or f"{a} == {b}")
+
+
+def at_least(a: Dim, b: Dim, why: str = "") -> Guard:
+    """The guard a >= b."""
+    return Guard("nonneg", a - b, why or f"{a} >= {b}")
+
+
+def divisible(a: Dim, n: int, why: str = "") -> Guard:
+    """The guard that n divides a."""
+    return Guard("zero", mod(a, n), why or f"{n} divides {a}")

@@ -1,0 +1,59 @@
+"""Target: limits and features of a GPU device, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Target:
+    """What a kernel may count on. Sizes in bytes, counts otherwise.
+
+    Source: WebGPU, 3.6.2 Limits (the default values) and 3.6.1 Features.
+    """
+
+    max_storage_buffers_per_shader_stage: int = 8
+    max_storage_buffer_binding_size: int = 128 << 20
+    max_buffer_size: int = 256 << 20
+    max_uniform_buffer_binding_size: int = 64 << 10
+    max_compute_workgroup_storage_size: int = 16 << 10
+    max_compute_invocations_per_workgroup: int = 256
+    max_compute_workgroup_size_x: int = 256
+    max_compute_workgroup_size_y: int = 256
+    max_compute_workgroup_size_z: int = 64
+    max_compute_workgroups_per_dimension: int = 65535
+    min_uniform_buffer_offset_alignment: int = 256
+    min_storage_buffer_offset_alignment: int = 256
+    max_loop_trips: int = 60000
+    subgroup_size: int = 0
+    features: frozenset[str] = field(default_factory=frozenset)
+
+    @classmethod
+    def baseline(cls) -> Target:
+        """What every WebGPU implementation guarantees: no f16, no subgroups."""
+        return cls()
+
+    @classmethod
+    def of(
+        cls, limits: Mapping[str, int], features: Iterable[str], subgroup_size: int = 0
+    ) -> Target:
+        """All that an adapter offers.
+
+        Args:
+            limits: WebGPU limit names with hyphens, as wgpu reports them, to their values.
+            features: WebGPU feature names.
+            subgroup_size: invocations per subgroup if the adapter has a fixed size, else 0.
+        """
+        known = {
+            name: int(limits[name.replace("_", "-")])
+            for name in cls.limit_names()
+            if name.replace("_", "-") in limits
+        }
+        return cls(**known, subgroup_size=subgroup_size, features=frozenset(features))
+
+    @staticmethod
+    def limit_names() -> tuple[str, ...]:
+        """The fields that are WebGPU limits."""
+        fields = Target.__dataclass_fields__
+        return tuple(n for n in fields if n.startswith(("max_", "min_")) and n != "max_loop_trips")
