@@ -1,0 +1,133 @@
+"""What several operator families share: element types, ranges, saturating casts, erf."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from cpu_fallback.registry import Tensor
+
+ELEMENT_TYPES: dict[int, np.dtype[Any]] = {
+    1: np.dtype(np.float32),
+    2: np.dtype(np.uint8),
+    3: np.dtype(np.int8),
+    4: np.dtype(np.uint16),
+    5: np.dtype(np.int16),
+    6: np.dtype(np.int32),
+    7: np.dtype(np.int64),
+    8: np.dtype(object),
+    9: np.dtype(np.bool_),
+    10: np.dtype(np.float16),
+    11: np.dtype(np.float64),
+    12: np.dtype(np.uint32),
+    13: np.dtype(np.uint64),
+    14: np.dtype(np.complex64),
+    15: np.dtype(np.complex128),
+    16: np.dtype(ml_dtypes.bfloat16),
+    17: np.dtype(ml_dtypes.float8_e4m3fn),
+    18: np.dtype(ml_dtypes.float8_e4m3fnuz),
+    19: np.dtype(ml_dtypes.float8_e5m2),
+    20: np.dtype(ml_dtypes.float8_e5m2fnuz),
+    21: np.dtype(ml_dtypes.uint4),
+    22: np.dtype(ml_dtypes.int4),
+    23: np.dtype(ml_dtypes.float4_e2m1fn),
+    24: np.dtype(ml_dtypes.float8_e8m0fnu),
+    25: np.dtype(ml_dtypes.uint2),
+    26: np.dtype(ml_dtypes.int2),
+    27: np.dtype(ml_dtypes.float6_e2m3fn),
+    28: np.dtype(ml_dtypes.float6_e3m2fn),
+}
+"""NumPy type of each TensorProto.DataType number."""
+
+_PACKED_INTEGERS = frozenset({"int4", "uint4", "int2", "uint2"})
+
+
+def element_type(number: int) -> np.dtype[Any]:
+    """The NumPy type of a TensorProto.DataType number. Raises: ValueError if there is none."""
+    if number not in ELEMENT_TYPES:
+        raise ValueError(f"{number} is not a TensorProto.DataType with a tensor type")
+    return ELEMENT_TYPES[number]
+
+
+def is_integer(dtype: np.dtype[Any]) -> bool:
+    """Whether `dtype` is an integer type, 4-bit and 2-bit ones included; bool is not."""
+    return dtype.kind in "iu" or dtype.name in _PACKED_INTEGERS
+
+
+def integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
+    """Least and greatest value of an integer type, 4-bit and 2-bit ones included."""
+    info = ml_dtypes.iinfo(dtype) if dtype.name in _PACKED_INTEGERS else np.iinfo(dtype)
+    return int(info.min), int(info.max)
+
+
+def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The float type to compute in: float64 for float64, else float32."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def saturate(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
+    """Cast to `dtype`, values outside its range to its nearest end; NaN stays NaN in floats."""
+    if is_integer(dtype):
+        low, high = integer_range(dtype)
+        clipped = np.clip(x, low, high)
+        if x.dtype.kind == "f":
+            clipped = np.where(np.isnan(clipped), x.dtype.type(0), clipped).astype(np.int64)
+        return clipped.astype(dtype)
+    info = ml_dtypes.finfo(dtype)
+    return np.clip(x, float(info.min), float(info.max)).astype(dtype)
+
+
+_ERF_SMALL = (
+    (1.85777706184603153e-1, 3.16112374387056560, 1.13864154151050156e2,
+     3.77485237685302021e2, 3.20937758913846947e3),
+    (1.0, 2.36012909523441209e1, 2.44024637934444173e2,
+     1.28261652607737228e3, 2.84423683343917062e3),
+)  # fmt: skip
+_ERFC_MIDDLE = (
+    (2.15311535474403846e-8, 5.64188496988670089e-1, 8.88314979438837594,
+     6.61191906371416295e1, 2.98635138197400131e2, 8.81952221241769090e2,
+     1.71204761263407058e3, 2.05107837782607147e3, 1.23033935479799725e3),
+    (1.0, 1.57449261107098347e1, 1.17693950891312499e2, 5.37181101862009858e2,
+     1.62138957456669019e3, 3.29079923573345963e3, 4.36261909014324716e3,
+     3.43936767414372164e3, 1.23033935480374942e3),
+)  # fmt: skip
+_ERFC_LARGE = (
+    (1.63153871373020978e-2, 3.05326634961232344e-1, 3.60344899949804439e-1,
+     1.25781726111229246e-1, 1.60837851487422766e-2, 6.58749161529837803e-4),
+    (1.0, 2.56852019228982242, 1.87295284992346725, 5.27905102951428412e-1,
+     6.05183413124413191e-2, 2.33520497626869185e-3),
+)  # fmt: skip
+
+
+def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Tensor) -> Tensor:
+    top, bottom = coefficients
+    numerator = np.full_like(x, top[0])
+    for value in top[1:]:
+        numerator = numerator * x + value
+    denominator = np.full_like(x, bottom[0])
+    for value in bottom[1:]:
+        denominator = denominator * x + value
+    return np.asarray(numerator / denominator)
+
+
+def erf(x: Tensor) -> Tensor:
+    """Error function, same shape and float type, to the precision of float64.
+
+    Source: Cody, Rational Chebyshev approximation for the error function (1969).
+    """
+    values = np.asarray(x, dtype=np.float64).ravel()
+    size = np.abs(values)
+    result = np.where(np.isnan(values), np.nan, 1.0)
+    small = size <= 0.46875
+    result[small] = size[small] * _ratio(_ERF_SMALL, size[small] ** 2)
+    middle = (size > 0.46875) & (size <= 4.0)
+    y = size[middle]
+    result[middle] = 1.0 - np.exp(-y * y) * _ratio(_ERFC_MIDDLE, y)
+    large = (size > 4.0) & (size < 6.0)
+    y = size[large]
+    tail = 1.0 / (y * y)
+    rest = (1.0 / np.sqrt(np.pi) - tail * _ratio(_ERFC_LARGE, tail)) / y
+    result[large] = 1.0 - np.exp(-y * y) * rest
+    return np.copysign(result, values).astype(x.dtype).reshape(x.shape)
