@@ -67,7 +67,7 @@ ensure_packages() {
   if [ -x "$PY" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$want" ]; then return 0; fi
   "$PY" -c 'import pip' >/dev/null 2>&1 || make_venv
   say "installing the packages into .venv (about a minute the first time)"
-  "$PY" -m pip install -q --disable-pip-version-check -e "$ROOT[test,demo]" >&2
+  "$PY" -m pip install -qq --disable-pip-version-check -e "$ROOT[test,demo]" >&2
   printf '%s' "$want" >"$stamp"
 }
 
