@@ -41,6 +41,8 @@ ELEMENT_TYPES: dict[int, np.dtype[Any]] = {
 }
 """NumPy type of each TensorProto.DataType number."""
 
+_float_info: Any = ml_dtypes.finfo
+_integer_info: Any = ml_dtypes.iinfo
 _PACKED_INTEGERS = frozenset({"int4", "uint4", "int2", "uint2"})
 
 
@@ -58,7 +60,7 @@ def is_integer(dtype: np.dtype[Any]) -> bool:
 
 def integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
     """Least and greatest value of an integer type, 4-bit and 2-bit ones included."""
-    info = ml_dtypes.iinfo(dtype) if dtype.name in _PACKED_INTEGERS else np.iinfo(dtype)
+    info = _integer_info(dtype) if dtype.name in _PACKED_INTEGERS else np.iinfo(dtype)
     return int(info.min), int(info.max)
 
 
@@ -75,7 +77,7 @@ def saturate(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
         if x.dtype.kind == "f":
             clipped = np.where(np.isnan(clipped), x.dtype.type(0), clipped).astype(np.int64)
         return clipped.astype(dtype)
-    info = ml_dtypes.finfo(dtype)
+    info = _float_info(dtype)
     return np.clip(x, float(info.min), float(info.max)).astype(dtype)
 
 
