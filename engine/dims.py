@@ -426,7 +426,9 @@ class Table:
             return names[atom]
 
         results = [reference(d) for d in self.dims]
-        source = "\n".join(["def table(b):", *lines, f"  return ({''.join(r + ', ' for r in results)})"])
+        source = "\n".join(
+            ["def table(b):", *lines, f"  return ({''.join(r + ', ' for r in results)})"]
+        )
         scope: dict[str, Callable[[Binding], tuple[int, ...]]] = {}
         exec(compile(source, "<dims>", "exec"), scope)
         return scope["table"]

@@ -1,0 +1,109 @@
+"""Index maps: from the flat index of one tensor to that of another, as generated WGSL.
+
+A map is a list of axes (size, stride): the flat row-major index over the sizes is unravelled, and
+each coordinate multiplied by its stride. Broadcasting is a stride of 0, transposing an order of
+strides, slicing a stride and an offset. Sizes and strides are words of Params, so one text serves
+every shape of a rank; neighbouring axes that are provably one are merged first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.dims import Dim, is_equal, product
+
+
+@dataclass(frozen=True)
+class IndexMap:
+    """A generated function `fn <name>(i: u32) -> u32` and the Params words that it reads.
+
+    Attributes:
+        identity: the function would return i itself; no text is needed.
+        constant: every index maps to the offset (all strides 0); text returns it.
+    """
+
+    name: str
+    text: str
+    params: tuple[tuple[str, Dim], ...]
+    identity: bool = False
+    constant: bool = False
+
+    @property
+    def fields(self) -> tuple[tuple[str, str], ...]:
+        """(name, kind) of the words, as `KernelCall.extra_params` wants them."""
+        return tuple((name, "u32") for name, _ in self.params)
+
+
+def row_major(shape: Sequence[Dim]) -> tuple[Dim, ...]:
+    """Strides in elements of a contiguous tensor: (12, 4, 1) for [2, 3, 4]."""
+    return tuple(product(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def broadcast_strides(shape: Sequence[Dim], onto: Sequence[Dim]) -> tuple[Dim, ...]:
+    """Strides that read a tensor of `shape` as one of shape `onto`: 0 where its dim is 1."""
+    strides = row_major(shape)
+    lead = len(onto) - len(shape)
+    return (0,) * lead + tuple(
+        s * (1 - is_equal(d, 1)) if d != target else s
+        for d, s, target in zip(shape, strides, onto[lead:], strict=True)
+    )
+
+
+def merge_axes(
+    sizes: Sequence[Dim], strides: Sequence[Dim]
+) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:
+    """Sizes and strides with axes of size 1 dropped and neighbours joined where provable."""
+    out: list[tuple[Dim, Dim]] = []
+    for size, stride in zip(sizes, strides, strict=True):
+        if size == 1:
+            continue
+        if out and out[-1][1] == stride * size:
+            out[-1] = (out[-1][0] * size, stride)
+        else:
+            out.append((size, stride))
+    return tuple(a for a, _ in out), tuple(b for _, b in out)
+
+
+def index_map(name: str, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim = 0) -> IndexMap:
+    """The map over row-major `sizes` to `offset + sum(coordinate * stride)`.
+
+    Strides may be negative: indices wrap in u32 and come out right. All in elements.
+    """
+    sizes, strides = merge_axes(sizes, strides)
+    if not sizes or all(s == 0 for s in strides):
+        params = ((f"{name}_offset", offset),) if offset != 0 else ()
+        value = f"params.{name}_offset" if params else "0u"
+        return IndexMap(name, _function(name, [f"return {value};"]), params, constant=True)
+    if len(sizes) == 1 and strides[0] == 1 and offset == 0:
+        return IndexMap(name, _function(name, ["return i;"]), (), identity=True)
+    params_list: list[tuple[str, Dim]] = []
+    lines = [] if len(sizes) == 1 else ["var rest = i;"]
+    terms = []
+    for axis in reversed(range(len(sizes))):
+        coordinate = "i" if len(sizes) == 1 else "rest"
+        if axis > 0:
+            size = f"{name}_size{axis}"
+            params_list.append((size, sizes[axis]))
+            if strides[axis] != 0:
+                lines.append(f"let c{axis} = rest % params.{size};")
+                coordinate = f"c{axis}"
+            lines.append(f"rest = rest / params.{size};")
+        if strides[axis] == 0:
+            continue
+        if strides[axis] == 1:
+            terms.append(coordinate)
+        else:
+            stride = f"{name}_stride{axis}"
+            params_list.append((stride, strides[axis]))
+            terms.append(f"{coordinate} * params.{stride}")
+    if offset != 0:
+        params_list.append((f"{name}_offset", offset))
+        terms.append(f"params.{name}_offset")
+    lines.append(f"return {' + '.join(reversed(terms))};")
+    return IndexMap(name, _function(name, lines), tuple(params_list))
+
+
+def _function(name: str, lines: Sequence[str]) -> str:
+    body = "\n".join(f"    {line}" for line in lines)
+    return f"fn {name}(i: u32) -> u32 {{\n{body}\n}}\n"

@@ -1,0 +1,352 @@
+"""Operators: what the stages know about each, registered by family in the modules of this folder.
+
+`OpDef` ties an operator to its rules: shape inference on symbolic dims (`infer`), symbolic values of
+small integer tensors (`evaluate`), what the GPU can do (`supports`), and how (`elementwise`, `view`
+or `lower`). An operator without an `OpDef` runs on the CPU, with onnx's own shape inference.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from engine import dims
+from engine.dims import Dim, Guard, ceildiv, dmin
+from engine.dtypes import DType
+from engine.errors import ShapeError
+from engine.ir import Array, Graph, Node, Shape, TensorType, ValueType
+from engine.target import Target
+
+MAX_RANK = 8
+
+
+@dataclass(frozen=True)
+class Support:
+    """Whether the GPU can run a node: yes, yes under guards, or no with the reason in words."""
+
+    ok: bool
+    reason: str = ""
+    guards: tuple[Guard, ...] = ()
+
+
+YES = Support(True)
+
+
+def no(reason: str) -> Support:
+    """A refusal; `reason` completes "on the CPU because ..."."""
+    return Support(False, reason)
+
+
+def yes_if(*guards: Guard) -> Support:
+    """Supported while every guard holds; a call that breaks one gets a plan of its own."""
+    return Support(True, "", tuple(guards))
+
+
+class NodeView:
+    """A node with what is known of its operands. Rules read nodes through this class only."""
+
+    def __init__(self, graph: Graph, node: Node, target: Target | None = None) -> None:
+        self.graph = graph
+        self.node = node
+        self.target = target or Target.baseline()
+
+    def has(self, index: int) -> bool:
+        """Whether input `index` is given."""
+        return bool(self.node.input(index))
+
+    def wants(self, index: int) -> bool:
+        """Whether output `index` is used."""
+        return index < len(self.node.outputs) and bool(self.node.outputs[index])
+
+    def type(self, index: int) -> TensorType:
+        """Type of input `index`. Raises: ShapeError if it is not a tensor of known type."""
+        return self._tensor(self.node.input(index), f"input {index}")
+
+    def out(self, index: int = 0) -> TensorType:
+        """Type of output `index`. Raises: ShapeError if it is not a tensor of known type."""
+        return self._tensor(self.node.outputs[index], f"output {index}")
+
+    def _tensor(self, name: str, what: str) -> TensorType:
+        tensor = self.graph.tensor(name)
+        if tensor is None:
+            raise ShapeError(f"{self.describe()}: {what} ({name!r}) is not a tensor of known type")
+        return tensor
+
+    def shape(self, index: int) -> Shape:
+        """Shape of input `index`. Raises: ShapeError if its rank is unknown."""
+        shape = self.type(index).shape
+        if shape is None:
+            raise ShapeError(f"{self.describe()}: the rank of input {index} is unknown")
+        return shape
+
+    def out_shape(self, index: int = 0) -> Shape:
+        """Shape of output `index`. Raises: ShapeError if its rank is unknown."""
+        shape = self.out(index).shape
+        if shape is None:
+            raise ShapeError(f"{self.describe()}: the rank of output {index} is unknown")
+        return shape
+
+    def dtype(self, index: int) -> DType:
+        """Element type of input `index`."""
+        return self.type(index).dtype
+
+    def const(self, index: int) -> Array | None:
+        """Array of input `index` if it is a constant, else None (also if omitted)."""
+        return self.graph.constant(self.node.input(index))
+
+    def dims(self, index: int) -> Array | None:
+        """Content of integer input `index` as an object array of `Dim`; None if unknown."""
+        name = self.node.input(index)
+        if name not in self.graph.values:
+            return None
+        value = self.graph.values[name]
+        if value.dims is not None:
+            return value.dims
+        if value.constant is not None and value.constant.dtype.kind in "iub":
+            return value.constant.astype(object)
+        return None
+
+    def dim_list(self, index: int) -> list[Dim] | None:
+        """Content of a 1-D (or 0-D) integer input as a flat list of dims; None if unknown."""
+        found = self.dims(index)
+        return None if found is None else list(found.reshape(-1))
+
+    def ints(self, index: int) -> list[int] | None:
+        """Content of an integer input if every element is a known integer; None otherwise."""
+        found = self.dim_list(index)
+        if found is None or not dims.is_static(found):
+            return None
+        return [int(d) for d in found]  # type: ignore[arg-type]
+
+    def attr(self, name: str, default: Any = None) -> Any:
+        """Attribute `name`, or `default` where it is not given."""
+        return self.node.attrs.get(name, default)
+
+    def axis(self, rank: int, default: int = 0, name: str = "axis") -> int:
+        """Attribute `name` as an axis in [0, rank). Raises: ShapeError if it is outside."""
+        return self.normal_axis(int(self.attr(name, default)), rank)
+
+    def normal_axis(self, axis: int, rank: int) -> int:
+        """`axis` counted from the front. Raises: ShapeError if it is outside [-rank, rank)."""
+        if not -rank <= axis < max(rank, 1):
+            raise ShapeError(f"{self.describe()}: axis {axis} is outside [-{rank}, {rank})")
+        return axis % rank if rank else 0
+
+    def describe(self) -> str:
+        """The node for messages: operator, name, and what its inputs look like."""
+        types = ", ".join(str(self.graph.values[n].type) if n else "-" for n in self.node.inputs)
+        return f"{self.node.op_type} {self.node.name or self.node.key!r} ({types})"
+
+
+class InferView(NodeView):
+    """What `infer` rules get: also makes fresh symbols for sizes that data decide."""
+
+    def __init__(self, graph: Graph, node: Node, fresh: Callable[[str], Dim]) -> None:
+        super().__init__(graph, node)
+        self.fresh = fresh
+
+
+@dataclass(frozen=True)
+class KernelCall:
+    """One dispatch of a shader file, sizes still symbolic.
+
+    Attributes:
+        shader: file stem in `shaders/`.
+        tensors: WGSL tensor name to value name (operands of the node, or scratch values).
+        params: field of Params to its value: a dim for u32 and i32, a float for f32.
+        grid: workgroups in x, y, z; see `linear`.
+        flags, text, overrides, features: as `engine.shader.render` takes them.
+        extra_params: (name, kind) of words that generated `text` reads beyond the file's own.
+        trips: bound on the loop iterations of one invocation, nested loops multiplied out.
+        when: guards under which this alternative may run.
+    """
+
+    shader: str
+    tensors: Mapping[str, str]
+    params: Mapping[str, Dim | float]
+    grid: tuple[Dim, Dim, Dim]
+    flags: frozenset[str] = frozenset()
+    text: Mapping[str, str] = field(default_factory=dict)
+    overrides: Mapping[str, int] = field(default_factory=dict)
+    features: frozenset[str] = frozenset()
+    extra_params: tuple[tuple[str, str], ...] = ()
+    trips: Dim = 1
+    when: tuple[Guard, ...] = ()
+
+
+Stage = tuple[KernelCall, ...]
+"""Alternatives for one dispatch, tried in order when sizes are bound; the last has no guard."""
+
+
+def linear(invocations: Dim, workgroup: int = 64, limit: int = 65535) -> tuple[Dim, Dim, Dim]:
+    """The grid of a 1-D kernel (`lib/index.wgsl: flat_index`), folded into y past the limit."""
+    groups = ceildiv(invocations, workgroup)
+    return dmin(groups, limit), ceildiv(groups, limit), 1
+
+
+class Lowering(NodeView):
+    """What `lower` rules get: also makes scratch buffers and derived constants."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        node: Node,
+        target: Target,
+        scratch: Callable[[TensorType], str],
+        derived: Callable[[str, str, Callable[[Array], Array]], str],
+    ) -> None:
+        super().__init__(graph, node, target)
+        self._scratch = scratch
+        self._derived = derived
+
+    def scratch(self, dtype: DType, shape: Sequence[Dim]) -> str:
+        """Name of a new buffer that lives for this node's stages only."""
+        return self._scratch(TensorType(dtype, tuple(shape)))
+
+    def derived(self, index: int, recipe: str, make: Callable[[Array], Array]) -> str:
+        """Name of a constant computed from constant input `index`; equal recipes are shared."""
+        return self._derived(self.node.inputs[index], recipe, make)
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """An operator as one WGSL expression over its operands, all broadcast to one shape.
+
+    `expr` is a format string, or a function of the node that returns one. Its fields: `{0}`, `{1}`,
+    ... the operands (plain identifiers), `{T}` the output's type, `{S}` the type of operand 0,
+    `{U}` u32, and each name in `params`. It must hold for scalars and for vec4 alike ({T}, {S} and
+    {U} become vector types; write `{T}(0)` for literals, `select`, `&`, `|`), unless `scalar` is
+    set, in which case it is applied to each lane. An omitted optional operand is the string "".
+
+    Attributes:
+        params: attribute name to default; each becomes an f32 word of the kernel. Or a function of
+            the node that returns names and values.
+        includes: library files, such as "lib/erf.wgsl", whose functions `expr` calls.
+    """
+
+    expr: str | Callable[[NodeView], str]
+    params: Mapping[str, float] | Callable[[NodeView], Mapping[str, float]] = field(
+        default_factory=dict
+    )
+    includes: tuple[str, ...] = ()
+    scalar: bool = False
+
+    def text(self, view: NodeView) -> str:
+        return self.expr if isinstance(self.expr, str) else self.expr(view)
+
+    def values(self, view: NodeView) -> dict[str, float]:
+        if callable(self.params):
+            return dict(self.params(view))
+        return {name: float(view.attr(name, d)) for name, d in self.params.items()}
+
+
+Infer = Callable[[InferView], Sequence[ValueType]]
+Evaluate = Callable[[NodeView], Sequence[Array | None] | None]
+
+FLOATS = frozenset({"float32"})
+INTS = frozenset({"int32", "uint32", "int64"})
+NUMBERS = FLOATS | INTS
+ALL = NUMBERS | {"bool"}
+
+
+@dataclass(frozen=True)
+class OpDef:
+    """All that the stages know of one operator from `since` on (until the next registered form).
+
+    Attributes:
+        infer: output types from input types; None asks onnx's shape inference, which needs sizes.
+        evaluate: contents of small integer outputs as object arrays of `Dim`, from the inputs'.
+        elementwise: the operator as an expression; or
+        view: output 0 is input 0's buffer with another shape; or
+        lower: dispatches that compute it. All three None: CPU only.
+        supports: refusals and guards beyond dtypes, ranks and limits, which are checked for all.
+        dtypes: ONNX dtype names that tensors outside `shape_inputs` may have on the GPU.
+        shape_inputs: inputs read when planning, never by a kernel: constants or known dims.
+        epilogue: the last stage stores output 0 through `store_`/`store4_` of the tensor bound to
+            it, each element once, so elementwise consumers may be fused into it.
+        scratch: storage buffers that `lower` binds beyond the node's own tensors.
+        flops: floating point operations of one run, for costs; None: one per output element.
+        variadic: the operator takes any number of inputs (`Sum`, `Max`, `Concat`).
+        random: never folded or merged.
+        tolerance: largest error over the largest magnitude, against the reference in float64.
+    """
+
+    op_type: str
+    since: int = 1
+    domain: str = ""
+    infer: Infer | None = None
+    evaluate: Evaluate | None = None
+    elementwise: Elementwise | None = None
+    view: bool = False
+    lower: Callable[[Lowering], Sequence[Stage]] | None = None
+    supports: Callable[[NodeView], Support] | None = None
+    dtypes: frozenset[str] = FLOATS
+    shape_inputs: tuple[int, ...] = ()
+    epilogue: bool = False
+    scratch: int = 0
+    flops: Callable[[NodeView], Dim] | None = None
+    variadic: bool = False
+    random: bool = False
+    tolerance: float = 1e-5
+
+    @property
+    def on_gpu(self) -> bool:
+        return self.elementwise is not None or self.view or self.lower is not None
+
+
+_REGISTRY: dict[tuple[str, str], list[OpDef]] = {}
+
+
+def register(op: OpDef) -> OpDef:
+    """Adds an operator form. Raises: ValueError if it is registered already."""
+    forms = _REGISTRY.setdefault((op.domain, op.op_type), [])
+    if any(f.since == op.since for f in forms):
+        raise ValueError(f"{op.op_type}-{op.since} is registered twice")
+    forms.append(op)
+    forms.sort(key=lambda f: f.since)
+    return op
+
+
+def lookup(op_type: str, since_version: int = 1 << 30, domain: str = "") -> OpDef | None:
+    """The newest form registered for at most `since_version`, or None."""
+    _import_families()
+    forms = [f for f in _REGISTRY.get((domain, op_type), ()) if f.since <= since_version]
+    return forms[-1] if forms else None
+
+
+def definition(node: Node) -> OpDef | None:
+    """The `OpDef` of a node, or None."""
+    return lookup(node.op_type, node.since_version, node.domain)
+
+
+def registered() -> tuple[OpDef, ...]:
+    """Every registered form."""
+    _import_families()
+    return tuple(f for forms in _REGISTRY.values() for f in forms)
+
+
+_imported = False
+
+
+def _import_families() -> None:
+    global _imported
+    if not _imported:
+        _imported = True
+        for module in pkgutil.iter_modules(__path__):
+            importlib.import_module(f"{__name__}.{module.name}")
+
+
+def object_array(items: Sequence[Dim] | Dim, shape: Sequence[int] | None = None) -> Array:
+    """Dims as an object array: 1-D for a sequence, 0-D for one dim, or of the given shape."""
+    if isinstance(items, (int, dims.Expr)):
+        array = np.empty((), dtype=object)
+        array[()] = items
+        return array
+    array = np.empty(len(items), dtype=object)
+    array[:] = list(items)
+    return array if shape is None else array.reshape(tuple(shape))
