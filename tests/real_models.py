@@ -23,6 +23,7 @@ import pytest
 
 from demos import _models
 from demos._models import PackageFile
+from demos.ocr import decode
 from tests import model_inputs as data
 from tests.model_inputs import Array, Feed
 
@@ -103,10 +104,8 @@ def read_line(outputs: Sequence[Array]) -> str:
     """The text that the recogniser's best path spells (CTC: repeats and index 0 dropped)."""
     model = onnx.load(_models.cache_folder() / _models.TEXT_RECOGNISER.name)
     (letters,) = (p.value for p in model.metadata_props if p.key == "character")
-    alphabet = ["", *letters.splitlines(), " "]
-    best = outputs[0][0].argmax(axis=-1)
-    kept = best[np.diff(best, prepend=0) != 0]
-    return "".join(alphabet[i] for i in kept).replace(" ", "")
+    text, _ = decode(outputs[0][0], ["", *letters.splitlines(), " "])
+    return text.replace(" ", "")
 
 
 def count_rows(outputs: Sequence[Array]) -> str:
