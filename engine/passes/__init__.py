@@ -1,0 +1,103 @@
+"""Graph to graph: canonical forms, inference and folding, then optimisations, in `PIPELINE` order.
+
+A pass is a function `name(graph) -> PassResult` in the module `engine/passes/name.py`, which takes
+`PassResult` from `engine.passes.base`. Its line in `PIPELINE` is all that switches it on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+
+from engine.errors import EngineError
+from engine.ir import Graph
+from engine.passes.base import Pass, PassResult, PipelineResult
+from engine.passes.canonicalize import canonicalize
+from engine.passes.infer import infer
+
+__all__ = ["PIPELINE", "Pass", "PassResult", "PipelineResult", "PipelineStep", "run_passes"]
+
+MAX_ROUNDS = 4
+
+
+@dataclass(frozen=True)
+class PipelineStep:
+    """A line of `PIPELINE`.
+
+    Attributes:
+        name: by which it is reported and disabled.
+        function: the pass; or, if `takes_binding`, a function of the graph and the binding.
+        reason: why it is there, and why at this place.
+        required: later stages count on it, so it can't be disabled.
+        once: runs in the first round only.
+    """
+
+    name: str
+    function: Callable[..., PassResult]
+    reason: str
+    required: bool = False
+    once: bool = False
+    takes_binding: bool = False
+
+
+PIPELINE: tuple[PipelineStep, ...] = (
+    PipelineStep(
+        "canonicalize",
+        canonicalize,
+        "one form per operator, so that no later rule has to know old or redundant forms",
+        required=True,
+        once=True,
+    ),
+    PipelineStep(
+        "infer",
+        infer,
+        "every later pass reads types, sizes and constants",
+        required=True,
+        takes_binding=True,
+    ),
+)
+
+
+def run_passes(
+    graph: Graph,
+    *,
+    disable: Collection[str] = (),
+    binding: Mapping[str, int] | None = None,
+) -> PipelineResult:
+    """Runs `PIPELINE`, again until nothing changes (bounded), checking the graph after each pass.
+
+    Args:
+        graph: as the importer made it.
+        disable: names of passes to leave out.
+        binding: sizes of symbols, for operators that have no symbolic shape rule.
+
+    Raises: EngineError for a name that no pass has, or that can't be left out; ShapeError for a
+        model that contradicts itself; ModelError if a pass broke the graph.
+    """
+    _check_names(disable)
+    results: dict[str, PassResult] = {}
+    for round_number in range(MAX_ROUNDS):
+        changed = False
+        for step in PIPELINE:
+            if step.name in disable or (step.once and round_number):
+                continue
+            result = step.function(graph, binding) if step.takes_binding else step.function(graph)
+            result.graph.check()
+            before = results.get(step.name)
+            results[step.name] = result if before is None else before.then(result)
+            changed |= bool(result.applied) and step.name != "infer"
+            graph = result.graph
+        if not changed:
+            break
+    guards = dict.fromkeys(g for r in results.values() for g in r.guards)
+    return PipelineResult(graph, results, tuple(guards))
+
+
+def _check_names(disable: Collection[str]) -> None:
+    known = {step.name: step for step in PIPELINE}
+    unknown = sorted(set(disable) - known.keys())
+    if unknown:
+        raise EngineError(f"no pass is named {unknown}; there are {list(known)}")
+    needed = sorted(name for name in disable if known[name].required)
+    if needed:
+        raise EngineError(f"the passes {needed} can't be left out: later stages count on them")

@@ -1,0 +1,58 @@
+"""What a pass is: a pure function of a graph that says what it changed and what it nearly did."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from engine.dims import Guard
+from engine.ir import Graph
+
+
+@dataclass(frozen=True)
+class PassResult:
+    """What a pass made of a graph.
+
+    Attributes:
+        graph: the same object if nothing was changed.
+        applied: one line per change, naming the nodes: "Conv conv1 + BatchNormalization bn1".
+        near_misses: one line per place where the pattern was there but a condition failed, with
+            that condition.
+        guards: conditions on symbols under which the new graph is right.
+    """
+
+    graph: Graph
+    applied: tuple[str, ...] = ()
+    near_misses: tuple[str, ...] = ()
+    guards: tuple[Guard, ...] = ()
+
+    def then(self, later: PassResult) -> PassResult:
+        """This result followed by `later`, which started from `self.graph`."""
+        return PassResult(
+            later.graph,
+            self.applied + later.applied,
+            tuple(dict.fromkeys(self.near_misses + later.near_misses)),
+            tuple(dict.fromkeys(self.guards + later.guards)),
+        )
+
+
+class Pass(Protocol):
+    """A pass; values that it adds get their types from it or from the next `infer`."""
+
+    def __call__(self, graph: Graph, /) -> PassResult: ...
+
+
+@dataclass(frozen=True)
+class PipelineResult:
+    """What all passes together made of a graph.
+
+    Attributes:
+        graph: canonical, typed, optimised.
+        results: pass name to what it did, over all rounds (`graph` is that after its last run).
+        guards: conditions on symbols under which `graph` is right.
+    """
+
+    graph: Graph
+    results: Mapping[str, PassResult]
+    guards: tuple[Guard, ...]
