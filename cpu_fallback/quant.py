@@ -1,0 +1,365 @@
+"""Quantisation and integer products, exact through BLAS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cpu_fallback.numeric import element_type, is_integer, saturate, wide
+from cpu_fallback.registry import Tensor, cpu_op
+
+
+def spread(values: Tensor, shape: tuple[int, ...], axis: int, block_size: int) -> Tensor:
+    """Scales or zero points in a shape that broadcasts to `shape`.
+
+    Per tensor: one element; per axis: [shape[axis]]; blocked: rank of `shape`, one per block.
+
+    Raises: ValueError if `values` fits none of the three.
+    """
+    if values.size == 1 and values.ndim <= 1:
+        return values.reshape(())
+    if not -len(shape) <= axis < len(shape):
+        raise ValueError(f"axis {axis} is out of range for shape {shape}")
+    axis %= len(shape)
+    if block_size == 0:
+        if values.shape != (shape[axis],):
+            raise ValueError(f"scale of shape {values.shape} for axis {axis} of shape {shape}")
+        return values.reshape([-1 if i == axis else 1 for i in range(len(shape))])
+    blocks = list(shape)
+    blocks[axis] = -(-shape[axis] // block_size)
+    if list(values.shape) != blocks:
+        raise ValueError(
+            f"scale of shape {values.shape} for blocks of {block_size} along axis {axis} of {shape}"
+        )
+    repeated = np.repeat(values, block_size, axis=axis)
+    return repeated[tuple(slice(0, size) for size in shape)]
+
+
+def _to_levels(scaled: Tensor, zero_point: Tensor | None, dtype: np.dtype[Any]) -> Tensor:
+    """Round half to even, add the zero point and saturate to the integer type."""
+    levels = np.rint(scaled)
+    if zero_point is not None:
+        levels = levels + zero_point.astype(levels.dtype)
+    return saturate(levels, dtype)
+
+
+@cpu_op("QuantizeLinear", since=10)
+def quantize_linear(
+    x: Tensor,
+    y_scale: Tensor,
+    y_zero_point: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+    precision: int = 0,
+    saturate: int = 1,
+) -> Tensor:
+    """`x` / y_scale, rounded half to even, plus the zero point, saturated; shape of `x`.
+
+    The result has the type of the zero point, else `output_dtype`, else uint8. The division is
+    done in `precision`, else in the type of the scale.
+
+    Raises: ValueError if output_dtype contradicts the zero point or the scale does not fit.
+    Source: ONNX QuantizeLinear-28.
+    """
+    dtype = np.dtype(np.uint8) if not output_dtype else element_type(output_dtype)
+    zero_point = None
+    if y_zero_point is not None:
+        if output_dtype and dtype != y_zero_point.dtype:
+            raise ValueError(f"output_dtype is {dtype}, the zero point {y_zero_point.dtype}")
+        dtype = y_zero_point.dtype
+        zero_point = spread(y_zero_point, x.shape, axis, block_size)
+    scale = spread(y_scale, x.shape, axis, block_size)
+    work = element_type(precision) if precision else y_scale.dtype
+    if work.name == "float8_e8m0fnu" or is_integer(work):
+        work = np.dtype(np.float32)
+    scaled = (x.astype(work) / scale.astype(work)).astype(wide(work))
+    if is_integer(dtype):
+        return _to_levels(scaled, zero_point, dtype)
+    if zero_point is not None:
+        scaled = scaled + zero_point.astype(scaled.dtype)
+    return _to_float(scaled, dtype, bool(saturate))
+
+
+def _to_float(x: Tensor, dtype: np.dtype[Any], saturating: bool) -> Tensor:
+    return saturate(x, dtype) if saturating else x.astype(dtype)
+
+
+@cpu_op("DequantizeLinear", since=10)
+def dequantize_linear(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor | None = None,
+    *,
+    axis: int = 1,
+    block_size: int = 0,
+    output_dtype: int = 0,
+) -> Tensor:
+    """(`x` - zero point) * scale; shape of `x`, type `output_dtype` or that of the scale.
+
+    Raises: ValueError if the zero point has another type than `x` or the scale does not fit.
+    Source: ONNX DequantizeLinear-28.
+    """
+    scale = spread(x_scale, x.shape, axis, block_size)
+    dtype = element_type(output_dtype) if output_dtype else x_scale.dtype
+    work = wide(x_scale.dtype)
+    if x_zero_point is not None:
+        if x_zero_point.dtype != x.dtype:
+            raise ValueError(f"x is {x.dtype}, its zero point {x_zero_point.dtype}")
+        zero_point = spread(x_zero_point, x.shape, axis, block_size)
+        if x.dtype.itemsize >= 4:
+            difference = (x.astype(np.int64) - zero_point.astype(np.int64)).astype(work)
+        else:
+            difference = x.astype(work) - zero_point.astype(work)
+    else:
+        difference = x.astype(work)
+    return np.asarray((difference * scale.astype(work)).astype(dtype))
+
+
+def dynamic_range(x: Tensor) -> tuple[np.float32, np.uint8]:
+    """uint8 scale and zero point that cover `x` and 0; scale 1 if all of `x` is 0."""
+    low = np.float32(min(float(x.min(initial=0.0)), 0.0))
+    high = np.float32(max(float(x.max(initial=0.0)), 0.0))
+    scale = np.float32(1.0) if low == high else (high - low) / np.float32(255)
+    zero_point = np.clip(np.rint(-low / scale), 0, 255)
+    return np.float32(scale), np.uint8(zero_point)
+
+
+@cpu_op("DynamicQuantizeLinear", since=11)
+def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """uint8 levels of `x` (float32) with the scale and zero point of its own range.
+
+    Source: ONNX DynamicQuantizeLinear-11.
+    """
+    scale, zero_point = dynamic_range(x)
+    levels = _to_levels(x / scale, np.asarray(zero_point), np.dtype(np.uint8))
+    return levels, np.asarray(scale), np.asarray(zero_point)
+
+
+def exact_matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Product of integer matrices given as int32, as int32; wraps like int32 on overflow.
+
+    Runs in float32 or float64 BLAS where no sum can be rounded, else in int64.
+    """
+    inner = a.shape[-1]
+    peak_a = int(np.abs(a, dtype=np.int64).max(initial=0))
+    peak_b = int(np.abs(b, dtype=np.int64).max(initial=0))
+    bound = inner * peak_a * peak_b
+    work: type[np.generic] = np.int64
+    if bound < 2**24:
+        work = np.float32
+    elif bound < 2**53:
+        work = np.float64
+    product = np.matmul(a.astype(work), b.astype(work))
+    return np.asarray(product.astype(np.int64).astype(np.int32))
+
+
+def _shifted(x: Tensor, zero_point: Tensor | None, per_row: bool) -> Tensor:
+    """`x` minus its zero point (scalar, per row or per column) as int32."""
+    values = x.astype(np.int32)
+    if zero_point is None:
+        return values
+    points = zero_point.astype(np.int32)
+    if points.size == 1:
+        points = points.reshape(())
+    elif points.ndim == 1 and per_row:
+        points = points[:, None]
+    return values - points
+
+
+@cpu_op("MatMulInteger", since=10)
+def matmul_integer(
+    a: Tensor,
+    b: Tensor,
+    a_zero_point: Tensor | None = None,
+    b_zero_point: Tensor | None = None,
+) -> Tensor:
+    """(a - a_zero_point) @ (b - b_zero_point) of 8-bit integers, int32, as numpy.matmul.
+
+    Zero points: scalar, per row of `a` ([M] or [..., M, 1]), per column of `b` ([N] or
+    [..., 1, N]). Source: ONNX MatMulInteger-10.
+    """
+    left = _shifted(a, a_zero_point, per_row=a.ndim > 1)
+    return exact_matmul(left, _shifted(b, b_zero_point, per_row=False))
+
+
+def _window(
+    x: Tensor,
+    w: Tensor,
+    auto_pad: str,
+    dilations: Sequence[int] | None,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
+) -> tuple[Tensor, list[int], list[int]]:
+    """`x` padded with 0 for a convolution with `w`; the strides and dilations per dimension."""
+    rank = x.ndim - 2
+    stride, dilation = list(strides or [1] * rank), list(dilations or [1] * rank)
+    reach = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilation, strict=True)]
+    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
+        widths = []
+        for size, r, s in zip(x.shape[2:], reach, stride, strict=True):
+            total = max(0, (-(-size // s) - 1) * s + r - size)
+            small, large = total // 2, total - total // 2
+            widths.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
+    elif auto_pad in ("NOTSET", ""):
+        flat = list(pads or [0] * (2 * rank))
+        widths = list(zip(flat[:rank], flat[rank:], strict=True))
+    elif auto_pad == "VALID":
+        widths = [(0, 0)] * rank
+    else:
+        raise ValueError(f"auto_pad {auto_pad!r} is none of ONNX's")
+    return np.pad(x, [(0, 0), (0, 0), *widths]), stride, dilation
+
+
+def integer_conv(
+    x: Tensor,
+    w: Tensor,
+    *,
+    auto_pad: str,
+    dilations: Sequence[int] | None,
+    group: int,
+    pads: Sequence[int] | None,
+    strides: Sequence[int] | None,
+) -> Tensor:
+    """Exact convolution of int32 `x` [N, C, ...] with `w` [M, C / group, ...] -> int32."""
+    padded, stride, dilation = _window(x, w, auto_pad, dilations, pads, strides)
+    rank, kernel = x.ndim - 2, w.shape[2:]
+    reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
+    spatial = tuple(range(2, 2 + rank))
+    views = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=spatial)
+    starts = tuple(slice(None, None, s) for s in stride)
+    taps = tuple(slice(None, None, d) for d in dilation)
+    views = views[(slice(None), slice(None), *starts, *taps)]
+    batch, out_sizes = x.shape[0], views.shape[2 : 2 + rank]
+    order = (0, *spatial, 1, *range(2 + rank, 2 + 2 * rank))
+    depth = int(np.prod(w.shape[1:]))
+    columns = views.transpose(order).reshape(batch, int(np.prod(out_sizes)), group, depth)
+    columns = columns.transpose(0, 2, 1, 3)
+    kernels = w.reshape(group, -1, depth).transpose(0, 2, 1)
+    product = exact_matmul(columns, kernels[None])
+    return product.transpose(0, 1, 3, 2).reshape(batch, w.shape[0], *out_sizes)
+
+
+def _kernel_points(zero_point: Tensor | None, rank: int) -> Tensor | None:
+    """Zero points or scales of a kernel, one per output channel, against [M, C, ...]."""
+    if zero_point is None or zero_point.size == 1:
+        return zero_point
+    return zero_point.reshape(-1, *[1] * (rank - 1))
+
+
+@cpu_op("ConvInteger", since=10)
+def conv_integer(
+    x: Tensor,
+    w: Tensor,
+    x_zero_point: Tensor | None = None,
+    w_zero_point: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """Convolution of 8-bit integers `x` [N, C, ...], `w` [M, C / group, ...]; int32.
+
+    Padding counts as the zero point. Source: ONNX ConvInteger-10.
+    """
+    return integer_conv(
+        _shifted(x, x_zero_point, per_row=False),
+        _shifted(w, _kernel_points(w_zero_point, w.ndim), per_row=False),
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        pads=pads,
+        strides=strides,
+    )
+
+
+@cpu_op("QLinearMatMul", since=10)
+def qlinear_matmul(
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero_point: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero_point: Tensor,
+    y_scale: Tensor,
+    y_zero_point: Tensor,
+) -> Tensor:
+    """Product of quantised matrices, requantised with y_scale and y_zero_point.
+
+    Scales and zero points: scalar, per row of `a`, per column of `b`. 8-bit integers or float8.
+    Source: ONNX QLinearMatMul-21.
+    """
+    multiplier = _row_scale(a_scale) * _column_scale(b_scale) / _row_scale(y_scale)
+    if is_integer(a.dtype) and is_integer(b.dtype):
+        left = _shifted(a, a_zero_point, per_row=a.ndim > 1)
+        product = exact_matmul(left, _shifted(b, b_zero_point, per_row=False))
+    else:
+        product = np.matmul(a.astype(np.float32), b.astype(np.float32))
+    scaled = product.astype(np.float32) * multiplier
+    points = (
+        y_zero_point[:, None]
+        if y_zero_point.ndim == 1 and y_zero_point.size > 1
+        else (y_zero_point.reshape(()) if y_zero_point.size == 1 else y_zero_point)
+    )
+    if is_integer(y_zero_point.dtype):
+        return _to_levels(scaled, points, y_zero_point.dtype)
+    return saturate(scaled + points.astype(np.float32), y_zero_point.dtype)
+
+
+def _row_scale(scale: Tensor) -> Tensor:
+    values = scale.astype(np.float32)
+    if values.size == 1:
+        return values.reshape(())
+    return values[:, None] if values.ndim == 1 else values
+
+
+def _column_scale(scale: Tensor) -> Tensor:
+    values = scale.astype(np.float32)
+    return values.reshape(()) if values.size == 1 else values
+
+
+@cpu_op("QLinearConv", since=10)
+def qlinear_conv(
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero_point: Tensor,
+    w: Tensor,
+    w_scale: Tensor,
+    w_zero_point: Tensor,
+    y_scale: Tensor,
+    y_zero_point: Tensor,
+    bias: Tensor | None = None,
+    *,
+    auto_pad: str = "NOTSET",
+    dilations: Sequence[int] | None = None,
+    group: int = 1,
+    kernel_shape: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """Convolution of quantised `x` [N, C, ...] and `w`, requantised; bias: [M] int32.
+
+    w_scale and w_zero_point: scalar or [M]. Source: ONNX QLinearConv-10.
+    """
+    sums = integer_conv(
+        _shifted(x, x_zero_point, per_row=False),
+        _shifted(w, _kernel_points(w_zero_point, w.ndim), per_row=False),
+        auto_pad=auto_pad,
+        dilations=dilations,
+        group=group,
+        pads=pads,
+        strides=strides,
+    )
+    channels = (-1, *[1] * (x.ndim - 2))
+    if bias is not None:
+        sums = sums + bias.reshape(channels)
+    multiplier = (x_scale.reshape(()) * w_scale / y_scale.reshape(())).astype(np.float32)
+    multiplier = multiplier.reshape(()) if multiplier.size == 1 else multiplier.reshape(channels)
+    scaled = sums.astype(np.float32) * multiplier
+    return _to_levels(scaled, y_zero_point.reshape(()), y_zero_point.dtype)
