@@ -30,9 +30,17 @@ as_root() {
 
 can_apt() { command -v apt-get >/dev/null 2>&1 && as_root true 2>/dev/null; }
 
+# Quiet unless it fails.
 apt_install() {
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get update -qq >&2 || return 1
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "$@" >&2
+  local log
+  log="$(mktemp)"
+  if ! as_root env DEBIAN_FRONTEND=noninteractive sh -c \
+    'apt-get update && apt-get install -y --no-install-recommends "$@"' sh "$@" >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    rm -f "$log"
+    return 1
+  fi
+  rm -f "$log"
 }
 
 find_python() {
