@@ -9,7 +9,7 @@ import numpy as np
 from engine.dims import Dim, bounds, ceildiv, dmax, dmin, is_static
 from engine.errors import ShapeError
 from engine.ir import Array, Shape, TensorType, ValueType
-from engine.ops import InferView, NodeView, OpDef, register
+from engine.ops import InferView, NodeView, OpDef, object_array, register
 from engine.ops.shape import as_content, content, content_length, fresh_dims
 
 FAR = (1 << 31) - 1
@@ -72,25 +72,27 @@ def _from_front(at: Dim, size: Dim) -> Dim:
     return at + size * dmin(dmax(0 - at, 0), 1)
 
 
-def _clamp(at: Dim, low: Dim, high: Dim) -> Dim:
-    return dmin(dmax(at, low), high)
+def _place(at: Dim, size: Dim, low: Dim, high: Dim) -> Dim:
+    """A start or end counted from the front and clamped to [low, high]."""
+    if isinstance(at, int) and at >= FAR:
+        return high
+    if at == -1 and high == size - 1:
+        return high
+    if isinstance(at, int) and at < 0 and high == size:
+        return dmax(at + size, low) if at > -FAR else low
+    if isinstance(at, int) and at <= -FAR:
+        return dmin(low, high)
+    return dmin(dmax(_from_front(at, size), low), high)
 
 
 def axis_slice(start: Dim, end: Dim, step: int, size: Dim) -> AxisSlice:
     """A slice of an axis of `size` with ONNX's rules for negative and outlying positions."""
-    first, last = (0, size) if step > 0 else (-1, size - 1)
-    lowest = 0
-
-    def place(at: Dim, low: Dim) -> Dim:
-        if isinstance(at, int) and at >= FAR:
-            return last
-        if isinstance(at, int) and at <= -FAR:
-            return low
-        return _clamp(_from_front(at, size), low, last)
-
-    begin, stop = place(start, lowest), place(end, first)
     if step > 0:
-        return AxisSlice(begin, step, dmax(ceildiv(stop - begin, step), 0))
+        begin, stop = _place(start, size, 0, size), _place(end, size, 0, size)
+        count = ceildiv(stop - begin, step)
+        return AxisSlice(begin, step, count if stop == size else dmax(count, 0))
+    begin = _place(start, size, 0, size - 1)
+    stop = _place(end, size, -1, size - 1)
     return AxisSlice(begin, step, dmax(ceildiv(begin - stop, -step), 0))
 
 
@@ -182,14 +184,17 @@ def _pad_mode(view: NodeView) -> str:
 def _evaluate_pad(view: NodeView) -> list[Array | None] | None:
     x = content(view, 0)
     amounts = None if x is None else pad_amounts(view, x.ndim)
-    value = content(view, 2) if view.has(2) else np.zeros((), dtype=object)
+    value = content(view, 2) if view.has(2) else object_array(0)
     if x is None or amounts is None or value is None or _pad_mode(view) != "constant":
         return None
     sizes = [int(d) for pair in amounts for d in pair if isinstance(d, int) and d >= 0]
     if len(sizes) < 2 * x.ndim:
         return None
     pairs = list(zip(sizes[::2], sizes[1::2], strict=True))
-    return [as_content(np.pad(x, pairs, constant_values=value.reshape(-1)[0]))]
+    shape = [d + before + after for d, (before, after) in zip(x.shape, pairs, strict=True)]
+    padded = np.full(shape, value.reshape(-1)[0], dtype=object)
+    padded[tuple(slice(p[0], p[0] + d) for d, p in zip(x.shape, pairs, strict=True))] = x
+    return [as_content(padded)]
 
 
 register(OpDef("Split", 13, infer=_infer_split, evaluate=_evaluate_split))
