@@ -1,0 +1,53 @@
+"""MatMul and Gemm, through BLAS for floats."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpu_fallback.numeric import is_integer, wide
+from cpu_fallback.registry import Tensor, cpu_op
+
+
+@cpu_op("MatMul", since=1)
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """[..., M, K] times [..., K, N], batches broadcast; a 1-D operand is a row or a column.
+
+    float16 and bfloat16 are summed in float32; integers wrap. Source: ONNX MatMul-13.
+    """
+    if is_integer(a.dtype):
+        return np.asarray(np.matmul(a, b))
+    kind = wide(a.dtype)
+    return np.asarray(np.matmul(a.astype(kind, copy=False), b.astype(kind, copy=False))).astype(
+        a.dtype, copy=False
+    )
+
+
+@cpu_op("Gemm", since=7)
+def gemm(
+    a: Tensor,
+    b: Tensor,
+    c: Tensor | None = None,
+    *,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    transA: int = 0,  # noqa: N803
+    transB: int = 0,  # noqa: N803
+) -> Tensor:
+    """`alpha * A' B' + beta * C` with A' [M, K], B' [K, N] (transposed if asked for).
+
+    `c` broadcasts to [M, N]; where beta is 0 it does not count, NaN included. float16 and bfloat16
+    are computed in float32. Source: ONNX Gemm-13.
+    """
+    kind = np.dtype(np.float64) if is_integer(a.dtype) else wide(a.dtype)
+    exact = is_integer(a.dtype) and float(alpha).is_integer() and float(beta).is_integer()
+    if exact:
+        kind, alpha, beta = a.dtype, int(alpha), int(beta)
+    x = (a.T if transA else a).astype(kind, copy=False)
+    y = (b.T if transB else b).astype(kind, copy=False)
+    product = x @ y
+    if alpha != 1:
+        product = product * kind.type(alpha)
+    if c is not None and beta != 0:
+        term = c.astype(kind, copy=False)
+        product = product + (term if beta == 1 else term * kind.type(beta))
+    return np.asarray(product).astype(a.dtype, copy=False)
