@@ -1,0 +1,208 @@
+"""Pooling in NumPy: a loop over the taps of the kernel, each step on whole tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from cpu_fallback.numeric import integer_range, is_integer, wide
+from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.windows import Windows, windows
+
+
+@cpu_op("MaxPool", since=1)
+def max_pool(
+    x: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] | None = None,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    storage_order: int = 0,
+    strides: Sequence[int] | None = None,
+    n_outputs: int = 1,
+) -> tuple[Tensor, ...]:
+    """Maximum of each window of `x` [N, C, spatial], any real type; NaN wins over every number.
+
+    Returns: [N, C, out], and if asked for the flat index in `x` of each maximum, int64; the first
+    one of equal elements; column-major over the spatial axes if `storage_order` is 1.
+    Source: ONNX MaxPool-22.
+    """
+    win = windows(
+        x.shape[2:],
+        kernel_shape,
+        auto_pad=auto_pad,
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        ceil_mode=ceil_mode,
+    )
+    padded = win.padded(x, _lowest(x.dtype))
+    if n_outputs > 1:
+        return _max_and_index(x, padded, win, storage_order)
+    y = np.full((*x.shape[:2], *win.out), _lowest(x.dtype), x.dtype)
+    for tap in win.taps():
+        np.maximum(y, padded[win.tap(tap)], out=y)
+    return (y,)
+
+
+def _lowest(dtype: np.dtype[Any]) -> float | int:
+    return integer_range(dtype)[0] if is_integer(dtype) else -math.inf
+
+
+def _max_and_index(
+    x: Tensor, padded: Tensor, win: Windows, storage_order: int
+) -> tuple[Tensor, Tensor]:
+    size = math.prod(win.size)
+    places = np.arange(size).reshape(win.size[::-1] if storage_order else win.size)
+    places = win.padded(places.T if storage_order else places, -1)
+    y = np.full((*x.shape[:2], *win.out), _lowest(x.dtype), x.dtype)
+    index = np.full(y.shape, -1, np.int64)
+    for tap in win.taps():
+        value, place = padded[win.tap(tap)], places[win.tap(tap)]
+        better = (value > y) | (index < 0) | (np.isnan(value) & ~np.isnan(y))
+        better &= place >= 0
+        y = np.where(better, value, y)
+        index = np.where(better, place, index)
+    planes = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *(1,) * len(win.out))
+    return y, np.where(index < 0, index, index + planes * size)
+
+
+@cpu_op("AveragePool", since=1)
+def average_pool(
+    x: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    count_include_pad: int = 0,
+    dilations: Sequence[int] | None = None,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """Mean of each window of `x` [N, C, spatial] float; float16 is summed in float32.
+
+    Elements divided by: those inside `x`, with `count_include_pad` those inside the padded `x`.
+    A window without any gives NaN. Returns: [N, C, out]. Source: ONNX AveragePool-22.
+    """
+    win = windows(
+        x.shape[2:],
+        kernel_shape,
+        auto_pad=auto_pad,
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        ceil_mode=ceil_mode,
+    )
+    padded = win.padded(x.astype(wide(x.dtype), copy=False), 0)
+    total = np.zeros((*x.shape[:2], *win.out), padded.dtype)
+    for tap in win.taps():
+        total += padded[win.tap(tap)]
+    count = np.ones((), padded.dtype)
+    for axis in range(len(win.out)):
+        starts = np.arange(win.out[axis]) * win.strides[axis] - win.begin[axis]
+        at = starts[:, None] + np.arange(win.kernel[axis]) * win.dilations[axis]
+        low, high = 0, win.size[axis]
+        if count_include_pad:
+            low, high = -win.begin[axis], high + win.end[axis]
+        inside = ((at >= low) & (at < high)).sum(axis=1)
+        count = count[..., None] * inside.astype(padded.dtype)
+    return (total / count).astype(x.dtype, copy=False)
+
+
+@cpu_op("LpPool", since=1)
+def lp_pool(
+    x: Tensor,
+    *,
+    auto_pad: str = "NOTSET",
+    ceil_mode: int = 0,
+    dilations: Sequence[int] | None = None,
+    kernel_shape: Sequence[int],
+    p: int = 2,
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """p-norm of each window of `x` [N, C, spatial] float. Returns: [N, C, out].
+
+    Source: ONNX LpPool-22."""
+    win = windows(
+        x.shape[2:],
+        kernel_shape,
+        auto_pad=auto_pad,
+        strides=strides,
+        dilations=dilations,
+        pads=pads,
+        ceil_mode=ceil_mode,
+    )
+    powers = win.padded(np.abs(x.astype(wide(x.dtype), copy=False)) ** p, 0)
+    total = np.zeros((*x.shape[:2], *win.out), powers.dtype)
+    for tap in win.taps():
+        total += powers[win.tap(tap)]
+    return (total ** (1.0 / p)).astype(x.dtype, copy=False)
+
+
+def _spatial_axes(x: Tensor) -> tuple[int, ...]:
+    if x.ndim < 2:
+        raise ValueError(f"x {x.shape} needs at least the axes N and C")
+    return tuple(range(2, x.ndim))
+
+
+@cpu_op("GlobalAveragePool", since=1)
+def global_average_pool(x: Tensor) -> Tensor:
+    """Mean over the spatial axes of `x` [N, C, spatial] float. Returns: [N, C, 1, ...].
+
+    Source: ONNX GlobalAveragePool-22."""
+    mean = np.mean(x, axis=_spatial_axes(x), keepdims=True, dtype=wide(x.dtype))
+    return np.asarray(mean, x.dtype)
+
+
+@cpu_op("GlobalMaxPool", since=1)
+def global_max_pool(x: Tensor) -> Tensor:
+    """Maximum over the spatial axes of `x` [N, C, spatial] float; NaN wins.
+
+    Returns: [N, C, 1, ...]; -inf for no element. Source: ONNX GlobalMaxPool-22."""
+    return np.asarray(np.max(x, axis=_spatial_axes(x), keepdims=True, initial=-math.inf))
+
+
+@cpu_op("GlobalLpPool", since=1)
+def global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
+    """p-norm over the spatial axes of `x` [N, C, spatial] float. Returns: [N, C, 1, ...].
+
+    Source: ONNX GlobalLpPool-22."""
+    powers = np.abs(x.astype(wide(x.dtype), copy=False)) ** p
+    total = np.sum(powers, axis=_spatial_axes(x), keepdims=True)
+    return np.asarray(total ** (1.0 / p), x.dtype)
+
+
+@cpu_op("MaxUnpool", since=9)
+def max_unpool(
+    x: Tensor,
+    indices: Tensor,
+    output_shape: Tensor | None = None,
+    *,
+    kernel_shape: Sequence[int],
+    pads: Sequence[int] | None = None,
+    strides: Sequence[int] | None = None,
+) -> Tensor:
+    """`x` [N, C, spatial] written to the flat `indices` (int64, same shape) of a tensor of zeros.
+
+    Indices count in the shape that the attributes give; a larger `output_shape` [N, C, out] gets
+    that tensor in its front corner. Returns: [N, C, out]. Source: ONNX MaxUnpool-22."""
+    rank = x.ndim - 2
+    steps, around = strides or (1,) * rank, pads or (0,) * (2 * rank)
+    natural = tuple(
+        (n - 1) * s + k - around[axis] - around[rank + axis]
+        for axis, (n, s, k) in enumerate(zip(x.shape[2:], steps, kernel_shape, strict=True))
+    )
+    flat = np.zeros(math.prod((*x.shape[:2], *natural)), x.dtype)
+    flat[indices.reshape(-1)] = x.reshape(-1)
+    y = flat.reshape(*x.shape[:2], *natural)
+    if output_shape is None or tuple(output_shape) == y.shape:
+        return y
+    out = np.zeros(tuple(output_shape), x.dtype)
+    out[tuple(slice(0, n) for n in y.shape)] = y
+    return out
