@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 
 import numpy as np
 
-from cpu_fallback.numeric import element_type, is_integer, wide
+from cpu_fallback.numeric import is_integer, wide
 from cpu_fallback.registry import Tensor, cpu_op
 
 
@@ -62,82 +61,6 @@ def einsum(*operands: Tensor, equation: str) -> Tensor:
     values = [x.astype(wide(dtype)) for x in operands] if narrow else list(operands)
     result = np.einsum(equation.replace(" ", ""), *values, optimize="greedy")
     return np.array(result, dtype=dtype)
-
-
-@cpu_op("Trilu", since=14)
-def trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
-    """Upper or lower triangle of each matrix in `x` [..., rows, columns], 0 elsewhere.
-
-    Source: ONNX Trilu-14.
-    """
-    rows, columns = x.shape[-2:]
-    shift = 0 if k is None else max(-rows - 1, min(int(k.reshape(())), columns + 1))
-    distance = np.arange(columns) - np.arange(rows)[:, None]
-    keep = distance >= shift if upper else distance <= shift
-    return np.where(keep, x, np.zeros((), x.dtype))
-
-
-@cpu_op("EyeLike", since=9)
-def eye_like(x: Tensor, *, dtype: int | None = None, k: int = 0) -> Tensor:
-    """Ones on diagonal `k`, of the shape of `x` ([rows, columns] or [n]); its type or `dtype`.
-
-    Raises: ValueError for another rank. Source: ONNX EyeLike-22.
-    """
-    if x.ndim not in (1, 2):
-        raise ValueError(f"EyeLike takes rank 1 or 2, not shape {x.shape}")
-    rows, columns = x.shape if x.ndim == 2 else (x.shape[0], x.shape[0])
-    kind = x.dtype if dtype is None else element_type(dtype)
-    ones = np.arange(columns) - np.arange(rows)[:, None] == k
-    return np.asarray(ones.astype(kind))
-
-
-@cpu_op("Range", since=11)
-def range_(start: Tensor, limit: Tensor, delta: Tensor, *, stash_type: int = 1) -> Tensor:
-    """start, start + delta, ... up to limit (exclusive); 1-D of the type of `start`.
-
-    16-bit floats are computed in `stash_type`.
-
-    Raises: ValueError if delta is 0. Source: ONNX Range-27.
-    """
-    dtype = start.dtype
-    first, last, step = (value.reshape(()).astype(dtype) for value in (start, limit, delta))
-    if step == 0:
-        raise ValueError("Range with delta 0 never reaches its limit")
-    if is_integer(dtype):
-        low, high, by = int(first), int(last), int(step)
-        count = max(0, -((low - high) // by))
-        return np.arange(low, low + count * by, by, dtype=np.int64)[:count].astype(dtype)
-    work = dtype if dtype.kind == "f" and dtype.itemsize > 2 else element_type(stash_type)
-    first, last, step = first.astype(work), last.astype(work), step.astype(work)
-    count = max(0, math.ceil(float(last - first) / float(step)))
-    return np.asarray((first + np.arange(count).astype(work) * step).astype(dtype))
-
-
-@cpu_op("OneHot", since=9)
-def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
-    """values[1] where the new axis equals the index, values[0] elsewhere.
-
-    Indices in [-depth, 0) count from the end; those out of range give values[0] everywhere.
-
-    Raises: ValueError for an axis out of range. Source: ONNX OneHot-28.
-    """
-    size = int(depth.reshape(-1)[0])
-    where = positive_axis(axis, indices.ndim + 1)
-    wanted = indices.astype(np.int64) if indices.dtype.kind == "f" else indices
-    wanted = np.expand_dims(np.where(wanted < 0, wanted + size, wanted), where)
-    places = np.arange(size).reshape([-1 if i == where else 1 for i in range(indices.ndim + 1)])
-    return np.asarray(np.where(wanted == places, values[1], values[0]), dtype=values.dtype)
-
-
-@cpu_op("Compress", since=9)
-def compress(x: Tensor, condition: Tensor, *, axis: int | None = None) -> Tensor:
-    """Slices along `axis` (elements of the flat tensor without it) where condition is true.
-
-    Source: ONNX Compress-28.
-    """
-    if axis is None:
-        return np.asarray(np.compress(condition, x.ravel()))
-    return np.asarray(np.compress(condition, x, axis=positive_axis(axis, x.ndim)))
 
 
 @cpu_op("NonZero", since=9)

@@ -241,38 +241,6 @@ def max_roi_pool(
     return result
 
 
-@cpu_op("DepthToSpace", since=1)
-def depth_to_space(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
-    """[N, C, H, W] -> [N, C / blocksize^2, H * blocksize, W * blocksize].
-
-    Raises: ValueError for an unknown mode. Source: ONNX DepthToSpace-28.
-    """
-    n, c, h, w = x.shape
-    b = blocksize
-    if mode == "DCR":
-        parts = x.reshape(n, b, b, c // (b * b), h, w).transpose(0, 3, 4, 1, 5, 2)
-    elif mode == "CRD":
-        parts = x.reshape(n, c // (b * b), b, b, h, w).transpose(0, 1, 4, 2, 5, 3)
-    else:
-        raise ValueError(f"DepthToSpace mode {mode!r} is neither DCR nor CRD")
-    return np.ascontiguousarray(parts).reshape(n, c // (b * b), h * b, w * b)
-
-
-@cpu_op("SpaceToDepth", since=1)
-def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
-    """[N, C, H, W] -> [N, C * blocksize^2, H / blocksize, W / blocksize].
-
-    Raises: ValueError for an unknown mode. Source: ONNX SpaceToDepth-28.
-    """
-    n, c, h, w = x.shape
-    b = blocksize
-    parts = x.reshape(n, c, h // b, b, w // b, b)
-    if mode not in ("DCR", "CRD"):
-        raise ValueError(f"SpaceToDepth mode {mode!r} is neither DCR nor CRD")
-    order = (0, 3, 5, 1, 2, 4) if mode == "DCR" else (0, 1, 3, 5, 2, 4)
-    return np.ascontiguousarray(parts.transpose(order)).reshape(n, c * b * b, h // b, w // b)
-
-
 @cpu_op("MaxUnpool", since=9)
 def max_unpool(
     x: Tensor,
