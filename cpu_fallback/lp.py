@@ -1,4 +1,4 @@
-"""Norms and pools of powers: LRN, LpNormalization, MeanVarianceNormalization, LpPool."""
+"""Norms over channels and axes: LRN, LpNormalization, MeanVarianceNormalization."""
 
 from __future__ import annotations
 
@@ -54,69 +54,3 @@ def mean_variance_normalization(x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -
     centred = values - values.mean(axis=over, keepdims=True)
     deviation = np.sqrt((centred * centred).mean(axis=over, keepdims=True))
     return np.asarray((centred / (deviation + 1e-9)).astype(x.dtype))
-
-
-def _padding(
-    sizes: Sequence[int],
-    reach: Sequence[int],
-    strides: Sequence[int],
-    pads: Sequence[int] | None,
-    auto_pad: str,
-    ceil_mode: int,
-) -> tuple[list[tuple[int, int]], list[int]]:
-    """Zeros before and after each dimension, and the output sizes."""
-    rank = len(sizes)
-    flat = list(pads or [0] * (2 * rank))
-    widths, outputs = [], []
-    for d, (size, window, stride) in enumerate(zip(sizes, reach, strides, strict=True)):
-        if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-            count = -(-size // stride)
-            total = max(0, (count - 1) * stride + window - size)
-            first = total // 2 if auto_pad == "SAME_UPPER" else total - total // 2
-            low, high = first, total - first
-        else:
-            low, high = (0, 0) if auto_pad == "VALID" else (flat[d], flat[rank + d])
-            room = size + low + high - window
-            count = (-(-room // stride) if ceil_mode else room // stride) + 1
-            if ceil_mode and (count - 1) * stride >= size + low:
-                count -= 1
-        missing = (count - 1) * stride + window - size - low
-        widths.append((low, max(missing, 0)))
-        outputs.append(max(count, 0))
-    return widths, outputs
-
-
-@cpu_op("LpPool", since=2)
-def lp_pool(
-    x: Tensor,
-    *,
-    kernel_shape: Sequence[int],
-    auto_pad: str = "NOTSET",
-    ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
-    p: int = 2,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Tensor:
-    """p-norm of each window of `x` [N, C, ...]; padding counts as 0. Source: ONNX LpPool-22."""
-    rank = len(kernel_shape)
-    stride, dilation = list(strides or [1] * rank), list(dilations or [1] * rank)
-    reach = [(k - 1) * d + 1 for k, d in zip(kernel_shape, dilation, strict=True)]
-    widths, outputs = _padding(x.shape[2:], reach, stride, pads, auto_pad, ceil_mode)
-    powers = np.abs(x.astype(wide(x.dtype))) ** p
-    padded = np.pad(powers, [(0, 0), (0, 0), *widths])
-    spatial = tuple(range(2, 2 + rank))
-    views = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=spatial)
-    starts = tuple(slice(0, n * s, s) for n, s in zip(outputs, stride, strict=True))
-    taps = tuple(slice(None, None, d) for d in dilation)
-    windows = views[(slice(None), slice(None), *starts, *taps)]
-    total = windows.sum(axis=tuple(range(2 + rank, 2 + 2 * rank)))
-    return np.asarray((total ** (1 / p)).astype(x.dtype))
-
-
-@cpu_op("GlobalLpPool", since=2)
-def global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
-    """p-norm of each channel of `x` [N, C, ...]: [N, C, 1, ...]. Source: ONNX GlobalLpPool-22."""
-    powers = np.abs(x.astype(wide(x.dtype))) ** p
-    total = powers.sum(axis=tuple(range(2, x.ndim)), keepdims=True)
-    return np.asarray((total ** (1 / p)).astype(x.dtype))

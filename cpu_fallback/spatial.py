@@ -239,35 +239,3 @@ def max_roi_pool(
                 if top < bottom and left < right:
                     result[n, :, i, j] = image[:, top:bottom, left:right].max(axis=(1, 2))
     return result
-
-
-@cpu_op("MaxUnpool", since=9)
-def max_unpool(
-    x: Tensor,
-    indices: Tensor,
-    output_shape: Tensor | None = None,
-    *,
-    kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
-) -> Tensor:
-    """Values of `x` [N, C, ...] at their flat `indices` in a tensor of zeros.
-
-    output_shape: a shape that holds the inferred one, which lies at its start.
-    Source: ONNX MaxUnpool-22.
-    """
-    rank = len(kernel_shape)
-    stride, pad = list(strides or [1] * rank), list(pads or [0] * (2 * rank))
-    sizes = [
-        (x.shape[2 + d] - 1) * stride[d] + kernel_shape[d] - pad[d] - pad[rank + d]
-        for d in range(rank)
-    ]
-    inferred = (*x.shape[:2], *sizes)
-    flat = np.zeros(int(np.prod(inferred)), x.dtype)
-    flat[indices.reshape(-1)] = x.reshape(-1)
-    filled = flat.reshape(inferred)
-    if output_shape is None:
-        return filled
-    result = np.zeros([int(n) for n in output_shape], x.dtype)
-    result[tuple(slice(0, n) for n in inferred)] = filled
-    return result
