@@ -70,13 +70,19 @@ def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 
 def saturate(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
-    """Cast to `dtype`, values outside its range to its nearest end; NaN stays NaN in floats."""
+    """Cast to `dtype`, values outside its range to its nearest end; NaN stays NaN in floats,
+    and becomes 0 in integers."""
+    if x.dtype.kind not in "iufb":
+        x = x.astype(np.float32)
     if is_integer(dtype):
         low, high = integer_range(dtype)
-        clipped = np.clip(x, low, high)
         if x.dtype.kind == "f":
-            clipped = np.where(np.isnan(clipped), x.dtype.type(0), clipped).astype(np.int64)
-        return clipped.astype(dtype)
+            x = np.where(np.isnan(x), x.dtype.type(0), x)
+        if high < 2**24:
+            return np.clip(x, low, high).astype(np.int64).astype(dtype)
+        result = x.astype(dtype)
+        result = np.where(x >= high, np.array(high, dtype), result)
+        return np.where(x <= low, np.array(low, dtype), result)
     info = _float_info(dtype)
     return np.clip(x, float(info.min), float(info.max)).astype(dtype)
 
