@@ -10,9 +10,9 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from engine import dtypes
 from engine.errors import ModelError
+from engine.importer.types import type_proto
+from engine.importer.versions import PINNED, since_version
 from engine.ir import Array, Attribute, Graph, Node, OptionalType, SequenceType, TensorType, Value
-from engine.onnx_types import type_proto
-from engine.onnx_versions import PINNED, since_version
 
 _IR_VERSION = 13
 _TYPES = (TensorType, SequenceType, OptionalType)

@@ -4,7 +4,7 @@
 (`LIFTS`) or after it (`REPAIRS`). An operator that it does not know
 is hidden from it under the domain `UNCONVERTED` + its version, which the importer reads back.
 
-All functions take models without large weights (`engine.onnx_tensors.detach`).
+All functions take models without large weights (`engine.importer.tensors.detach`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper
 from onnx.inliner import inline_local_functions
 
 from engine.errors import ModelError
-from engine.onnx_lifts import LIFTS, REPAIRS, Context, Rule, graphs_of
+from engine.importer.lifts import LIFTS, REPAIRS, Context, Rule, graphs_of
 
 OLDEST, PINNED = 6, 28
 UNCONVERTED = "unconverted."
