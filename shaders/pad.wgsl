@@ -3,7 +3,8 @@
 // x: [...] any
 // constant_value: [1] any; with the flag VALUE
 // y: [size] any
-// flags: VALUE the border is constant_value, else zero (modes other than constant have no border)
+// flags: VALUE the border is constant_value
+// BORDER: the value of elements that are not in x
 // BODY: sets `index`, the element of x, and `inside`, whether there is one
 // dispatch: one workgroup computes WORKGROUP_SIZE elements
 struct Params {
@@ -31,11 +32,7 @@ fn main(
     var index = 0u;
     var inside = true;
 ${BODY}
-//# if VALUE
-    var value = load_constant_value(0u);
-//# else
-    var value = ${T}();
-//# endif
+    var value = ${BORDER};
     if (inside) {
         value = load_x(index);
     }

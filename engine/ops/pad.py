@@ -160,7 +160,10 @@ def _lower_pad(view: Lowering) -> Sequence[Stage]:
         {"size": size} | {name: dim for name, (_, dim) in words.items()},
         linear(size),
         flags=frozenset({"VALUE"} if value else ()),
-        text={"T": view.dtype(0).wgsl, "BODY": "\n".join(f"    {line}" for line in lines)},
+        text={
+            "BORDER": "load_constant_value(0u)" if value else f"{view.dtype(0).wgsl}()",
+            "BODY": "\n".join(f"    {line}" for line in lines),
+        },
         extra_params=tuple((name, kind) for name, (kind, _) in words.items()),
     )
     return [(call,)]
