@@ -30,9 +30,8 @@ THIRD_PARTY = {
         "engine.backend",
         "cpu_fallback.reference",
     ),
-    "google": ("engine.importer",),
     "cpu_fallback": (
-        "engine.passes.infer",
+        "engine.passes.fold_constants",
         "engine.partition",
         "engine.runtime.session",
         "cpu_fallback",

@@ -1,0 +1,219 @@
+"""Elementwise operators on several operands: arithmetic, comparison, logic, Where, Clip."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import reduce
+from typing import Any
+
+import numpy as np
+
+from cpu_fallback.numeric import wide
+from cpu_fallback.registry import Tensor, cpu_op
+
+Function = Callable[..., Any]
+
+
+def is_short_float(dtype: np.dtype[Any]) -> bool:
+    """Whether it is a float that is computed in float32: float16, bfloat16, float8."""
+    return dtype == np.float16 or dtype.name.startswith(("bfloat", "float8", "float4"))
+
+
+def widened(function: Function, *operands: Tensor) -> Tensor:
+    """`function` of the operands; short floats are computed in float32 and rounded once."""
+    dtype = operands[0].dtype
+    if not is_short_float(dtype):
+        return np.asarray(function(*operands))
+    result = function(*(x.astype(np.float32) for x in operands))
+    return np.asarray(result).astype(dtype)
+
+
+@cpu_op("Add", since=7)
+def add(a: Tensor, b: Tensor) -> Tensor:
+    """a + b, broadcast; integers wrap. Source: ONNX Add-14."""
+    return np.asarray(np.add(a, b))
+
+
+@cpu_op("Sub", since=7)
+def sub(a: Tensor, b: Tensor) -> Tensor:
+    """a - b, broadcast; integers wrap. Source: ONNX Sub-14."""
+    return np.asarray(np.subtract(a, b))
+
+
+@cpu_op("Mul", since=7)
+def mul(a: Tensor, b: Tensor) -> Tensor:
+    """a * b, broadcast; integers wrap. Source: ONNX Mul-14."""
+    return np.asarray(np.multiply(a, b))
+
+
+@cpu_op("Div", since=7)
+def div(a: Tensor, b: Tensor) -> Tensor:
+    """a / b, broadcast; integers round towards zero, and x / 0 is 0. Source: ONNX Div-14."""
+    if a.dtype.kind not in "iu":
+        return np.asarray(np.true_divide(a, b))
+    quotient = np.floor_divide(a, b)
+    if a.dtype.kind == "i":
+        towards_zero = (np.remainder(a, b) != 0) & ((a < 0) != (b < 0))
+        quotient = quotient + towards_zero.astype(a.dtype)
+    return np.asarray(quotient)
+
+
+@cpu_op("Mod", since=10)
+def mod(a: Tensor, b: Tensor, *, fmod: int = 0) -> Tensor:
+    """Remainder, broadcast, with the sign of b, or of a if `fmod`; x mod 0 is 0 for integers.
+
+    Source: ONNX Mod-28.
+    """
+    return widened(np.fmod if fmod else np.mod, a, b)
+
+
+@cpu_op("Pow", since=7)
+def pow_(x: Tensor, y: Tensor) -> Tensor:
+    """x ** y, broadcast, in the dtype of x.
+
+    An integer to a negative integer power is truncated towards zero; 0 to one is 0.
+    Source: ONNX Pow-15.
+    """
+    if x.dtype.kind in "iu":
+        if y.dtype.kind in "iu":
+            return _integer_power(x, y)
+        return np.asarray(np.power(x.astype(np.float64), y.astype(np.float64)).astype(x.dtype))
+    kind = wide(x.dtype)
+    if y.dtype.kind in "iu" and np.any(np.abs(y.astype(np.float64)) > 1 << 24):
+        kind = np.dtype(np.float64)
+    return np.asarray(np.power(x.astype(kind), y.astype(kind)).astype(x.dtype))
+
+
+def _integer_power(x: Tensor, y: Tensor) -> Tensor:
+    # the exponent keeps its own width: a common type of uint64 and int64 would be a float
+    exponent = np.where(y < 0, 0, y).astype(np.uint64 if x.dtype.kind == "u" else np.int64)
+    base = x.astype(np.uint64 if x.dtype.kind == "u" else np.int64)
+    result = np.power(base, exponent).astype(x.dtype)
+    if not np.any(y < 0):
+        return np.asarray(result)
+    odd = np.where(y & y.dtype.type(1), -1, 1)
+    inverse = np.where(x == 1, 1, np.where(x.astype(np.int64) == -1, odd, 0)).astype(x.dtype)
+    return np.where(y < 0, inverse, result)
+
+
+@cpu_op("PRelu", since=7)
+def prelu(x: Tensor, slope: Tensor) -> Tensor:
+    """x where x >= 0, else slope * x; `slope` broadcasts onto x. Source: ONNX PRelu-16."""
+    return np.where(x < 0, x * slope, x)
+
+
+@cpu_op("BitwiseAnd", since=18)
+def bitwise_and(a: Tensor, b: Tensor) -> Tensor:
+    """a & b, broadcast integers. Source: ONNX BitwiseAnd-18."""
+    return np.asarray(np.bitwise_and(a, b))
+
+
+@cpu_op("BitwiseOr", since=18)
+def bitwise_or(a: Tensor, b: Tensor) -> Tensor:
+    """a | b, broadcast integers. Source: ONNX BitwiseOr-18."""
+    return np.asarray(np.bitwise_or(a, b))
+
+
+@cpu_op("BitwiseXor", since=18)
+def bitwise_xor(a: Tensor, b: Tensor) -> Tensor:
+    """a ^ b, broadcast integers. Source: ONNX BitwiseXor-18."""
+    return np.asarray(np.bitwise_xor(a, b))
+
+
+@cpu_op("BitShift", since=11)
+def bit_shift(x: Tensor, y: Tensor, *, direction: str) -> Tensor:
+    """x shifted by y bits, broadcast; too large or negative amounts leave only copies of the sign.
+
+    Source: ONNX BitShift-28.
+    """
+    return np.asarray(np.left_shift(x, y) if direction == "LEFT" else np.right_shift(x, y))
+
+
+@cpu_op("Equal", since=7)
+def equal(a: Tensor, b: Tensor) -> Tensor:
+    """a == b, broadcast: bool; any type, strings too. Source: ONNX Equal-19."""
+    return np.asarray(np.equal(a, b)).astype(np.bool_)
+
+
+@cpu_op("Less", since=7)
+def less(a: Tensor, b: Tensor) -> Tensor:
+    """a < b, broadcast: bool. Source: ONNX Less-13."""
+    return np.asarray(np.less(a, b))
+
+
+@cpu_op("LessOrEqual", since=12)
+def less_or_equal(a: Tensor, b: Tensor) -> Tensor:
+    """a <= b, broadcast: bool. Source: ONNX LessOrEqual-16."""
+    return np.asarray(np.less_equal(a, b))
+
+
+@cpu_op("Greater", since=7)
+def greater(a: Tensor, b: Tensor) -> Tensor:
+    """a > b, broadcast: bool. Source: ONNX Greater-13."""
+    return np.asarray(np.greater(a, b))
+
+
+@cpu_op("GreaterOrEqual", since=12)
+def greater_or_equal(a: Tensor, b: Tensor) -> Tensor:
+    """a >= b, broadcast: bool. Source: ONNX GreaterOrEqual-16."""
+    return np.asarray(np.greater_equal(a, b))
+
+
+@cpu_op("And", since=7)
+def and_(a: Tensor, b: Tensor) -> Tensor:
+    """Logical and, broadcast bools. Source: ONNX And-7."""
+    return np.asarray(np.logical_and(a, b))
+
+
+@cpu_op("Or", since=7)
+def or_(a: Tensor, b: Tensor) -> Tensor:
+    """Logical or, broadcast bools. Source: ONNX Or-7."""
+    return np.asarray(np.logical_or(a, b))
+
+
+@cpu_op("Xor", since=7)
+def xor(a: Tensor, b: Tensor) -> Tensor:
+    """Exclusive or, broadcast bools. Source: ONNX Xor-7."""
+    return np.asarray(np.logical_xor(a, b))
+
+
+@cpu_op("Where", since=9)
+def where(condition: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """x where `condition` (bool), else y; all three broadcast. Source: ONNX Where-16."""
+    return np.where(condition, x, y)
+
+
+@cpu_op("Sum", since=8)
+def sum_(*data: Tensor) -> Tensor:
+    """Sum of broadcast operands, one or more. Source: ONNX Sum-13."""
+    return widened(lambda *xs: reduce(np.add, xs), *data)
+
+
+@cpu_op("Mean", since=8)
+def mean(*data: Tensor) -> Tensor:
+    """Mean of broadcast operands, one or more. Source: ONNX Mean-13."""
+    count = len(data)
+    return widened(lambda *xs: reduce(np.add, xs) / xs[0].dtype.type(count), *data)
+
+
+@cpu_op("Max", since=8)
+def max_(*data: Tensor) -> Tensor:
+    """Largest of broadcast operands; NaN if any is NaN. Source: ONNX Max-13."""
+    return widened(lambda *xs: reduce(np.maximum, xs), *data)
+
+
+@cpu_op("Min", since=8)
+def min_(*data: Tensor) -> Tensor:
+    """Smallest of broadcast operands; NaN if any is NaN. Source: ONNX Min-13."""
+    return widened(lambda *xs: reduce(np.minimum, xs), *data)
+
+
+@cpu_op("Clip", since=11)
+def clip(input: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
+    """min(max, max(input, min)) with scalar bounds; NaN stays. Source: ONNX Clip-13."""
+    result = input
+    if min is not None:
+        result = np.maximum(result, min)
+    if max is not None:
+        result = np.minimum(result, max)
+    return np.asarray(result)

@@ -1,0 +1,279 @@
+"""Elementwise functions of one operand: mathematics, activations, tests, Not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cpu_fallback.elementwise import widened
+from cpu_fallback.numeric import erf as exact_erf
+from cpu_fallback.registry import Tensor, cpu_op
+
+BLOCK = 1 << 15
+"""Elements that are computed together where a formula makes many passes."""
+
+
+def _register_ufuncs() -> None:
+    plain: dict[str, tuple[int, Callable[..., Any]]] = {
+        "Abs": (6, np.abs),
+        "Neg": (6, np.negative),
+        "Sign": (9, np.sign),
+        "Ceil": (6, np.ceil),
+        "Floor": (6, np.floor),
+        "Round": (11, np.rint),
+        "Sqrt": (6, np.sqrt),
+        "Exp": (6, np.exp),
+        "Log": (6, np.log),
+        "Sin": (7, np.sin),
+        "Cos": (7, np.cos),
+        "Tan": (7, np.tan),
+        "Asin": (7, np.arcsin),
+        "Acos": (7, np.arccos),
+        "Atan": (7, np.arctan),
+        "Sinh": (9, np.sinh),
+        "Cosh": (9, np.cosh),
+        "Tanh": (6, np.tanh),
+        "Asinh": (9, np.arcsinh),
+        "Acosh": (9, np.arccosh),
+        "Atanh": (9, np.arctanh),
+    }
+    for op_type, (since, function) in plain.items():
+        cpu_op(op_type, since)(_unary(function))
+
+
+def _unary(function: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
+    def apply(x: Tensor) -> Tensor:
+        return widened(function, x)
+
+    return apply
+
+
+_register_ufuncs()
+
+
+def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """`function`, elementwise, over pieces that fit a cache."""
+    if x.size <= BLOCK:
+        return function(x)
+    flat = np.ascontiguousarray(x).reshape(-1)
+    out = np.empty_like(flat)
+    for start in range(0, flat.size, BLOCK):
+        out[start : start + BLOCK] = function(flat[start : start + BLOCK])
+    return out.reshape(x.shape)
+
+
+_ERF_NEAR = (
+    7.82069688e-5, -8.00092854e-4, 5.18736288e-3, -2.68533521e-2, 1.12835753e-1,
+    -3.76126251e-1, 1.12837917,
+)  # fmt: skip
+_ERFC_FAR = (
+    1.87973768e-4, -2.9640258e-3, 2.19065523e-2, -1.03256356e-1, 3.62035172e-1,
+    -1.12720238, -3.12446156e-4,
+)  # fmt: skip
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
+    result = np.full_like(x, coefficients[0])
+    for value in coefficients[1:]:
+        result *= x
+        result += x.dtype.type(value)
+    return result
+
+
+def _erf_single(x: Tensor) -> Tensor:
+    """Error function of float32 to 2 ULP: a polynomial near 0, 1 - exp(polynomial) beyond."""
+    size = np.minimum(np.abs(x), np.float32(4.0))
+    square = size * size
+    near = x * _polynomial(_ERF_NEAR, np.minimum(square, np.float32(1.0)))
+    far = np.float32(1.0) - np.exp(_polynomial(_ERFC_FAR, size) - square)
+    return np.where(size < 1.0, near, np.copysign(far, x))
+
+
+def erf_of(x: Tensor) -> Tensor:
+    """Error function of float32 or float64."""
+    return in_blocks(_erf_single if x.dtype == np.float32 else exact_erf, x)
+
+
+@cpu_op("Erf", since=9)
+def erf(x: Tensor) -> Tensor:
+    """Error function. Source: ONNX Erf-13."""
+    return widened(erf_of, x)
+
+
+@cpu_op("Reciprocal", since=6)
+def reciprocal(x: Tensor) -> Tensor:
+    """1 / x. Source: ONNX Reciprocal-13."""
+    return widened(lambda v: v.dtype.type(1) / v, x)
+
+
+@cpu_op("Sigmoid", since=6)
+def sigmoid(x: Tensor) -> Tensor:
+    """1 / (1 + exp(-x)). Source: ONNX Sigmoid-13."""
+    return widened(_sigmoid, x)
+
+
+def _sigmoid(x: Tensor) -> Tensor:
+    one = x.dtype.type(1)
+    return np.asarray(one / (one + np.exp(-x)))
+
+
+@cpu_op("Relu", since=6)
+def relu(x: Tensor) -> Tensor:
+    """max(x, 0); NaN stays. Source: ONNX Relu-14."""
+    return np.asarray(np.maximum(x, x.dtype.type(0)))
+
+
+@cpu_op("LeakyRelu", since=6)
+def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
+    """x where x >= 0, else alpha * x. Source: ONNX LeakyRelu-16."""
+    return widened(lambda v: np.where(v < 0, v * v.dtype.type(alpha), v), x)
+
+
+@cpu_op("Elu", since=6)
+def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """x where x >= 0, else alpha * (exp(x) - 1). Source: ONNX Elu-22."""
+    return widened(lambda v: np.where(v < 0, v.dtype.type(alpha) * np.expm1(v), v), x)
+
+
+@cpu_op("Selu", since=6)
+def selu(
+    x: Tensor,
+    *,
+    alpha: float = 1.67326319217681884765625,
+    gamma: float = 1.05070102214813232421875,
+) -> Tensor:
+    """gamma * (x where x > 0, else alpha * (exp(x) - 1)). Source: ONNX Selu-22."""
+
+    def apply(v: Tensor) -> Tensor:
+        kind = v.dtype.type
+        return np.asarray(kind(gamma) * np.where(v < 0, kind(alpha) * np.expm1(v), v))
+
+    return widened(apply, x)
+
+
+@cpu_op("Celu", since=12)
+def celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """max(x, 0) + min(0, alpha * (exp(x / alpha) - 1)). Source: ONNX Celu-28."""
+
+    def apply(v: Tensor) -> Tensor:
+        scale, zero = v.dtype.type(alpha), v.dtype.type(0)
+        return np.asarray(np.maximum(v, zero) + np.minimum(scale * np.expm1(v / scale), zero))
+
+    return widened(apply, x)
+
+
+@cpu_op("HardSigmoid", since=6)
+def hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
+    """max(0, min(1, alpha * x + beta)). Source: ONNX HardSigmoid-22."""
+
+    def apply(v: Tensor) -> Tensor:
+        kind = v.dtype.type
+        return np.asarray(np.maximum(np.minimum(kind(alpha) * v + kind(beta), kind(1)), kind(0)))
+
+    return widened(apply, x)
+
+
+@cpu_op("HardSwish", since=14)
+def hard_swish(x: Tensor) -> Tensor:
+    """x * max(0, min(1, x / 6 + 0.5)). Source: ONNX HardSwish-22."""
+
+    def apply(v: Tensor) -> Tensor:
+        kind = v.dtype.type
+        return np.asarray(v * np.maximum(np.minimum(v / kind(6) + kind(0.5), kind(1)), kind(0)))
+
+    return widened(apply, x)
+
+
+def _softplus(x: Tensor) -> Tensor:
+    return np.asarray(np.maximum(x, x.dtype.type(0)) + np.log1p(np.exp(-np.abs(x))))
+
+
+@cpu_op("Softplus", since=1)
+def softplus(x: Tensor) -> Tensor:
+    """log(1 + exp(x)). Source: ONNX Softplus-22."""
+    return widened(_softplus, x)
+
+
+@cpu_op("Mish", since=18)
+def mish(x: Tensor) -> Tensor:
+    """x * tanh(softplus(x)). Source: ONNX Mish-22."""
+    return widened(lambda v: v * np.tanh(_softplus(v)), x)
+
+
+@cpu_op("Softsign", since=1)
+def softsign(x: Tensor) -> Tensor:
+    """x / (1 + |x|). Source: ONNX Softsign-22."""
+    return widened(lambda v: v / (v.dtype.type(1) + np.abs(v)), x)
+
+
+@cpu_op("ThresholdedRelu", since=10)
+def thresholded_relu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """x where x > alpha, else 0. Source: ONNX ThresholdedRelu-22."""
+    return widened(lambda v: np.where(v > v.dtype.type(alpha), v, v.dtype.type(0)), x)
+
+
+@cpu_op("Shrink", since=9)
+def shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
+    """x + bias below -lambd, x - bias above lambd, else 0. Source: ONNX Shrink-9."""
+
+    def apply(v: Tensor) -> Tensor:
+        kind = v.dtype.type if v.dtype.kind == "f" else np.float64
+        moved = np.where(v < -kind(lambd), v + kind(bias), v - kind(bias))
+        return np.where((v < -kind(lambd)) | (v > kind(lambd)), moved, 0).astype(v.dtype)
+
+    return widened(apply, x)
+
+
+@cpu_op("Swish", since=24)
+def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+    """x * sigmoid(alpha * x). Source: ONNX Swish-24."""
+    return widened(lambda v: v * _sigmoid(v.dtype.type(alpha) * v), x)
+
+
+@cpu_op("Gelu", since=20)
+def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
+    """x * (1 + erf(x / sqrt(2))) / 2, or its form with tanh. Source: ONNX Gelu-20."""
+    return widened(_gelu_tanh if approximate == "tanh" else _gelu, x)
+
+
+def _gelu(x: Tensor) -> Tensor:
+    kind = x.dtype.type
+    return np.asarray(kind(0.5) * x * (kind(1) + erf_of(x * kind(math.sqrt(0.5)))))
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    kind = x.dtype.type
+    inner = kind(math.sqrt(2.0 / math.pi)) * (x + kind(0.044715) * x * x * x)
+    return np.asarray(kind(0.5) * x * (kind(1) + np.tanh(inner)))
+
+
+@cpu_op("Not", since=1)
+def not_(x: Tensor) -> Tensor:
+    """Logical not of bools. Source: ONNX Not-1."""
+    return np.asarray(np.logical_not(x))
+
+
+@cpu_op("BitwiseNot", since=18)
+def bitwise_not(x: Tensor) -> Tensor:
+    """~x of integers. Source: ONNX BitwiseNot-18."""
+    return np.asarray(np.bitwise_not(x))
+
+
+@cpu_op("IsNaN", since=9)
+def is_nan(x: Tensor) -> Tensor:
+    """Where x is NaN: bool. Source: ONNX IsNaN-20."""
+    return np.asarray(np.isnan(x))
+
+
+@cpu_op("IsInf", since=10)
+def is_inf(x: Tensor, *, detect_negative: int = 1, detect_positive: int = 1) -> Tensor:
+    """Where x is infinite, of the wanted signs: bool. Source: ONNX IsInf-20."""
+    wanted = np.isinf(x)
+    if not detect_negative:
+        wanted &= ~(x < 0)
+    if not detect_positive:
+        wanted &= ~(x > 0)
+    return np.asarray(wanted)

@@ -1,0 +1,81 @@
+"""Cast and CastLike between float32, int32, uint32, int64 and bool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine import dtypes
+from engine.dtypes import DType
+from engine.ir import Array, TensorType, ValueType
+from engine.ops import (
+    ALL,
+    YES,
+    Elementwise,
+    InferView,
+    NodeView,
+    OpDef,
+    Support,
+    _symbolic,
+    no,
+    register,
+)
+from engine.ops._symbolic import elementwise_rule
+
+
+def target(view: NodeView) -> DType:
+    """The element type that a Cast or CastLike node gives."""
+    if view.node.op_type == "CastLike":
+        return view.dtype(1)
+    return dtypes.from_code(int(view.attr("to")))
+
+
+def _infer(view: InferView) -> Sequence[ValueType]:
+    return [TensorType(target(view), view.type(0).shape)]
+
+
+def _contents(view: NodeView) -> Sequence[Array | None] | None:
+    kind = target(view)
+    if kind.name == "bool":
+        return elementwise_rule(_symbolic.is_nonzero, (0,))(view)
+    if kind.name in ("int32", "int64", "float32", "float64"):
+        return elementwise_rule(_symbolic.same, (0,))(view)
+    return None
+
+
+def _expr(view: NodeView) -> str:
+    source, kind = view.dtype(0).wgsl, target(view).wgsl
+    if source == kind:
+        return "{0}"
+    if kind == "bool":
+        # of a float all bits but the sign, so that NaN and denormals count as true
+        return "(bitcast<u32>({0}) << 1u) != 0u" if source == "f32" else "{0} != {S}(0)"
+    if source == "bool":
+        return "select({T}(0), {T}(1), {0})"
+    if source == "f32":
+        return f"saturate_{kind}({{0}})"
+    return "{T}({0})"
+
+
+def _supports(view: NodeView) -> Support:
+    source, kind = view.dtype(0), target(view)
+    if kind.name == "int64" and source.name in ("float32", "uint32"):
+        return no(f"a {source} may exceed the 32 bits that int64 has on the GPU")
+    return YES
+
+
+register(
+    OpDef(
+        "Cast",
+        since=6,
+        infer=_infer,
+        evaluate=_contents,
+        elementwise=Elementwise(
+            _expr, includes=("lib/float.wgsl", "lib/saturate.wgsl"), scalar=True
+        ),
+        supports=_supports,
+        dtypes=ALL,
+        tolerance=0.0,
+    )
+)
+# on the GPU only as the Cast that it is rewritten to: its second operand is not broadcast
+register(OpDef("CastLike", since=15, infer=_infer, evaluate=_contents))

@@ -1,0 +1,192 @@
+"""Elementwise functions of one operand: mathematics, activations, tests, Not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from engine.dtypes import BOOL
+from engine.ops import (
+    FLOATS,
+    INTS,
+    NUMBERS,
+    Elementwise,
+    NodeView,
+    OpDef,
+    _symbolic,
+    register,
+)
+from engine.ops._shapes import infer_elements, infer_same
+from engine.ops._symbolic import Rule, elementwise_rule
+from engine.ops.elementwise import Expression, flops_per_element
+
+FLOAT = ("lib/float.wgsl",)
+EXP = (*FLOAT, "lib/exp.wgsl")
+LOG = (*FLOAT, "lib/log.wgsl")
+ERF = (*EXP, "lib/erf.wgsl")
+HYPERBOLIC = (*EXP, "lib/log.wgsl", "lib/hyperbolic.wgsl")
+TRIGONOMETRY = (*FLOAT, "lib/trigonometry.wgsl")
+ARC = (*FLOAT, "lib/arc.wgsl")
+_NAN = "(bitcast<{U}>({0}) & {U}(0x7fffffffu)) > {U}(0x7f800000u)"
+
+
+def unary(
+    op_type: str,
+    expr: Expression,
+    includes: tuple[str, ...] = (),
+    *,
+    since: int = 6,
+    params: Mapping[str, float] | None = None,
+    dtypes: frozenset[str] = FLOATS,
+    rule: Rule | None = None,
+    cost: int = 1,
+    tolerance: float = 1e-6,
+) -> OpDef:
+    """A function of one operand with its type and shape; one with `includes` works by lane."""
+    return register(
+        OpDef(
+            op_type,
+            since,
+            infer=infer_same,
+            evaluate=elementwise_rule(rule) if rule else None,
+            elementwise=Elementwise(expr, params or {}, includes, scalar=bool(includes)),
+            dtypes=dtypes,
+            flops=flops_per_element(cost),
+            tolerance=tolerance,
+        )
+    )
+
+
+def by_kind(floats: str, signed: str, unsigned: str) -> Callable[[NodeView], str]:
+    """An expression for floats, signed and unsigned integers."""
+    forms = {"f32": floats, "i32": signed, "u32": unsigned}
+    return lambda view: forms[view.dtype(0).wgsl]
+
+
+unary("Abs", by_kind("abs({0})", "abs({0})", "{0}"), dtypes=NUMBERS, rule=_symbolic.absolute)
+unary("Neg", "-{0}", dtypes=NUMBERS - {"uint32"}, rule=_symbolic.negative)
+unary(
+    "Sign",
+    by_kind(f"select(sign({{0}}), {{0}}, {_NAN})", "sign({0})", "min({0}, {T}(1))"),
+    since=9,
+    dtypes=NUMBERS,
+    rule=_symbolic.sign,
+)
+unary("Ceil", "ceil({0})", rule=_symbolic.same)
+unary("Floor", "floor({0})", rule=_symbolic.same)
+unary("Round", "round({0})", since=11, rule=_symbolic.same)
+unary("Sqrt", "sqrt({0})", cost=4)
+unary("Reciprocal", "{T}(1) / {0}", cost=4)
+unary("Exp", "exp_f32({0})", EXP, cost=20, tolerance=2e-6)
+unary("Log", "log_f32({0})", LOG, cost=20)
+unary("Erf", "erf_f32({0})", ERF, since=9, cost=30)
+unary("Sin", "sin_f32({0})", TRIGONOMETRY, since=7, cost=30)
+unary("Cos", "cos_f32({0})", TRIGONOMETRY, since=7, cost=30)
+unary("Tan", "tan_f32({0})", TRIGONOMETRY, since=7, cost=30, tolerance=2e-6)
+unary("Asin", "asin_f32({0})", ARC, since=7, cost=25)
+unary("Acos", "acos_f32({0})", ARC, since=7, cost=25)
+unary("Atan", "atan_f32({0})", ARC, since=7, cost=25)
+unary("Sinh", "sinh_f32({0})", HYPERBOLIC, since=9, cost=30, tolerance=2e-6)
+unary("Cosh", "cosh_f32({0})", HYPERBOLIC, since=9, cost=30, tolerance=2e-6)
+unary("Tanh", "tanh_f32({0})", HYPERBOLIC, cost=25)
+unary("Asinh", "asinh_f32({0})", HYPERBOLIC, since=9, cost=40)
+unary("Acosh", "acosh_f32({0})", HYPERBOLIC, since=9, cost=40)
+unary("Atanh", "atanh_f32({0})", HYPERBOLIC, since=9, cost=40)
+
+unary("Sigmoid", "1.0 / (1.0 + exp_f32(-{0}))", EXP, cost=25)
+unary(
+    "Relu",
+    by_kind(f"select(max({{0}}, {{T}}(0)), {{0}}, {_NAN})", "max({0}, {T}(0))", "{0}"),
+    dtypes=NUMBERS,
+    rule=lambda a: _symbolic.largest(a, 0),
+)
+unary("LeakyRelu", "select({0}, {0} * {alpha}, {0} < {T}(0))", params={"alpha": 0.01})
+unary(
+    "Elu", "select({0}, {alpha} * expm1_f32({0}), {0} < 0.0)", EXP, params={"alpha": 1.0}, cost=20
+)
+unary(
+    "Selu",
+    "{gamma} * select({0}, {alpha} * expm1_f32({0}), {0} < 0.0)",
+    EXP,
+    params={"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
+    cost=20,
+)
+unary(
+    "Celu",
+    "max_f32({0}, 0.0) + min_f32({alpha} * expm1_f32({0} / {alpha}), 0.0)",
+    EXP,
+    since=12,
+    params={"alpha": 1.0},
+    cost=25,
+)
+unary(
+    "HardSigmoid",
+    "max_f32(min_f32({alpha} * {0} + {beta}, 1.0), 0.0)",
+    FLOAT,
+    params={"alpha": 0.2, "beta": 0.5},
+    cost=4,
+)
+unary("HardSwish", "{0} * max_f32(min_f32({0} / 6.0 + 0.5, 1.0), 0.0)", FLOAT, since=14, cost=5)
+# tanh(log(1 + e)) = n / (n + 2) with n = e (e + 2); beyond 20 it is 1
+_MISH_N = "exp_f32(min_f32({0}, 20.0)) * (exp_f32(min_f32({0}, 20.0)) + 2.0)"
+unary("Mish", f"{{0}} * (({_MISH_N}) / ({_MISH_N} + 2.0))", EXP, since=18, cost=45)
+unary(
+    "Softplus",
+    "max_f32({0}, 0.0) + log1p_f32(exp_f32(-abs({0})))",
+    (*EXP, "lib/log.wgsl"),
+    since=1,
+    cost=40,
+)
+unary("Softsign", "{0} / ({T}(1) + abs({0}))", since=1, cost=5)
+unary("ThresholdedRelu", "select({T}(0), {0}, {0} > {T}({alpha}))", since=10, params={"alpha": 1.0})
+unary(
+    "Shrink",
+    "select(select({T}(0), {0} - {bias}, {0} > {T}({lambd})), {0} + {bias}, {0} < {T}(-{lambd}))",
+    since=9,
+    params={"bias": 0.0, "lambd": 0.5},
+    cost=2,
+)
+unary(
+    "Swish",
+    "{0} / (1.0 + exp_f32(-{alpha} * {0}))",
+    EXP,
+    since=24,
+    params={"alpha": 1.0},
+    cost=25,
+)
+
+
+def _gelu_expr(view: NodeView) -> str:
+    if view.attr("approximate", "none") == "tanh":
+        inner = "0.797884561 * ({0} + 0.044715 * {0} * {0} * {0})"
+        return f"0.5 * {{0}} * (1.0 + tanh_f32({inner}))"
+    return "0.5 * {0} * (1.0 + erf_f32(0.707106781 * {0}))"
+
+
+GELU = (*EXP, "lib/erf.wgsl", "lib/log.wgsl", "lib/hyperbolic.wgsl")
+unary("Gelu", _gelu_expr, GELU, since=20, cost=35)
+unary("Not", "!{0}", since=1, dtypes=frozenset({"bool"}), rule=_symbolic.negate, tolerance=0.0)
+unary("BitwiseNot", "~{0}", since=18, dtypes=INTS, tolerance=0.0)
+
+
+def _is_inf_expr(view: NodeView) -> str:
+    bits = "bitcast<{U}>({0})"
+    positive, negative = f"{bits} == {{U}}(0x7f800000u)", f"{bits} == {{U}}(0xff800000u)"
+    wanted = [
+        text
+        for name, text in (("detect_positive", positive), ("detect_negative", negative))
+        if view.attr(name, 1)
+    ]
+    return " | ".join(f"({text})" for text in wanted) if wanted else f"({bits} != {bits})"
+
+
+for _op, _since, _expr in (("IsNaN", 9, _NAN), ("IsInf", 10, _is_inf_expr)):
+    register(
+        OpDef(
+            _op,
+            _since,
+            infer=infer_elements(BOOL),
+            elementwise=Elementwise(_expr),
+            dtypes=FLOATS | {"bool"},
+            tolerance=0.0,
+        )
+    )
