@@ -1,4 +1,4 @@
-"""Transpose, Concat, Expand, Tile, DepthToSpace, SpaceToDepth, Trilu: elements that only move."""
+"""Transpose, Expand, Tile, DepthToSpace, SpaceToDepth, Trilu: elements that only move."""
 
 from __future__ import annotations
 
@@ -16,12 +16,6 @@ def transpose(data: Tensor, *, perm: Sequence[int] | None = None) -> Tensor:
     Source: ONNX Transpose-25.
     """
     return np.transpose(data, perm)
-
-
-@cpu_op("Concat", since=4)
-def concat(*inputs: Tensor, axis: int) -> Tensor:
-    """The inputs one after the other along `axis`. Source: ONNX Concat-13."""
-    return np.concatenate(inputs, axis=axis)
 
 
 @cpu_op("Expand", since=8)

@@ -83,7 +83,9 @@ def sample(
     for value, size in zip(coordinates, sizes, strict=True):
         limited = np.clip(value, -(2.0**24), 2.0**24)
         start = np.rint(limited) if mode == "nearest" else limited
-        placed = _place(start, size, padding_mode, align_corners)
+        placed = start
+        if mode != "cubic" or padding_mode == "reflection":
+            placed = _place(start, size, padding_mode, align_corners)
         per_dim.append(_taps(np.rint(placed) if mode == "nearest" else placed, mode))
     result = np.zeros((*x.shape[:2], coordinates[0].shape[1]), flat.dtype)
     for combination in itertools.product(*per_dim):

@@ -30,8 +30,9 @@ THIRD_PARTY = {
         "engine.backend",
         "cpu_fallback.reference",
     ),
+    "google": ("engine.importer",),
     "cpu_fallback": (
-        "engine.passes.fold_constants",
+        "engine.passes.infer",
         "engine.partition",
         "engine.runtime.session",
         "cpu_fallback",

@@ -3,12 +3,29 @@ ScatterND, OneHot, Compress."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 
-from engine.dims import is_static
+from engine.dims import Dim, Guard, divisible, is_static, product
 from engine.errors import ShapeError
+from engine.indexing import index_map, row_major
 from engine.ir import Array, TensorType, ValueType
-from engine.ops import InferView, NodeView, OpDef, register
+from engine.ops import (
+    ALL,
+    YES,
+    InferView,
+    KernelCall,
+    Lowering,
+    NodeView,
+    OpDef,
+    Stage,
+    Support,
+    linear,
+    no,
+    register,
+)
+from engine.ops.layout import copy_stage
 from engine.ops.shape import as_content, content, keep_type
 
 
@@ -118,12 +135,250 @@ def _infer_compress(view: InferView) -> list[ValueType]:
     return [TensorType(x.dtype, (*x.shape[:axis], count, *x.shape[axis + 1 :]))]
 
 
-register(OpDef("Gather", infer=_infer_gather, evaluate=_evaluate_gather))
+def _lower_gather(view: Lowering) -> Sequence[Stage]:
+    shape, axis = view.shape(0), view.axis(len(view.shape(0)))
+    inner, picked = product(shape[axis + 1 :]), product(view.shape(1))
+    size = product(view.out_shape())
+    tensors = {
+        "x": view.node.inputs[0],
+        "indices": view.node.inputs[1],
+        "y": view.node.outputs[0],
+    }
+
+    def call(unit: int, flags: frozenset[str], when: tuple[Guard, ...]) -> KernelCall:
+        words: dict[str, Dim | float] = {
+            "size": size // unit,
+            "axis_size": shape[axis],
+            "picked": picked,
+            "inner": inner // unit,
+        }
+        text = {"T": view.dtype(0).wgsl}
+        return KernelCall(
+            "gather", tensors, words, linear(size // unit), flags=flags, text=text, when=when
+        )
+
+    by_four = divisible(inner, 4)
+    narrow, wide = call(1, frozenset(), ()), call(4, frozenset({"WIDE"}), (by_four,))
+    if by_four.known is None:
+        return [(wide, narrow)]
+    return [(call(4, frozenset({"WIDE"}), ()) if by_four.known else narrow,)]
+
+
+def _lower_gather_elements(view: Lowering) -> Sequence[Stage]:
+    shape, picked = view.shape(0), view.shape(1)
+    axis = view.axis(len(shape))
+    strides = row_major(shape)
+    base = index_map("base", picked, [s * (k != axis) for k, s in enumerate(strides)])
+    size = product(picked)
+    call = KernelCall(
+        "gather_elements",
+        {"x": view.node.inputs[0], "indices": view.node.inputs[1], "y": view.node.outputs[0]},
+        {
+            "size": size,
+            "axis_size": shape[axis],
+            "axis_stride": strides[axis],
+            **dict(base.params),
+        },
+        linear(size),
+        text={"T": view.dtype(0).wgsl, "MAP": base.text},
+        extra_params=base.fields,
+    )
+    return [(call,)]
+
+
+def _tuple_lines(
+    depth: int, at: str, target: str, shape: Sequence[Dim], strides: Sequence[Dim]
+) -> tuple[str, dict[str, Dim]]:
+    """WGSL that adds to `target` what the tuple of indices from element `at` on addresses."""
+    lines = []
+    words: dict[str, Dim] = {}
+    for k in range(depth):
+        words[f"axis_size{k}"], words[f"axis_stride{k}"] = shape[k], strides[k]
+        lines += [
+            f"let c{k} = wrap_index(i32(load_indices({at} + {k}u)), params.axis_size{k});",
+            f"inside = inside && c{k} < params.axis_size{k};",
+            f"{target} += c{k} * params.axis_stride{k};",
+        ]
+    return "\n".join(f"    {line}" for line in lines), words
+
+
+def _fields(words: Mapping[str, Dim]) -> tuple[tuple[str, str], ...]:
+    return tuple((name, "u32") for name in words)
+
+
+def _lower_gather_nd(view: Lowering) -> Sequence[Stage]:
+    shape, picked, depth = view.shape(0), view.shape(1), index_depth(view) or 0
+    batch = int(view.attr("batch_dims", 0))
+    strides = row_major(shape)[batch:]
+    body, words = _tuple_lines(depth, f"tuple * {depth}u", "source", shape[batch:], strides)
+    size = product(view.out_shape())
+    call = KernelCall(
+        "gather_nd",
+        {"x": view.node.inputs[0], "indices": view.node.inputs[1], "y": view.node.outputs[0]},
+        {
+            "size": size,
+            "inner": product(shape[batch + depth :]),
+            "per_batch": product(picked[batch:-1]),
+            "batch_stride": product(shape[batch:]),
+            **words,
+        },
+        linear(size),
+        text={"T": view.dtype(0).wgsl, "BODY": body},
+        extra_params=_fields(words),
+    )
+    return [(call,)]
+
+
+def _supports_nd(view: NodeView) -> Support:
+    depth = index_depth(view)
+    if depth is None:
+        return no("how many axes an index addresses is not known when planning")
+    return YES if depth else no("the indices address no axis")
+
+
+def _supports_scatter(view: NodeView) -> Support:
+    reduction = view.attr("reduction", "none")
+    if reduction != "none":
+        return no(f"the reduction {reduction!r} needs an order of updates that a GPU does not keep")
+    indices = view.const(1)
+    if indices is not None and _repeats(view, indices):
+        return no("its indices repeat a place, and on a GPU any of the updates may win")
+    return _supports_nd(view) if view.node.op_type == "ScatterND" else YES
+
+
+def _repeats(view: NodeView, indices: Array) -> bool:
+    """Whether constant indices name a place twice (negative ones counted from the front)."""
+    shape = view.type(0).static_shape
+    if shape is None:
+        return True
+    if view.node.op_type == "ScatterND":
+        places = (indices % np.maximum(shape[: indices.shape[-1]], 1)).reshape(
+            -1, indices.shape[-1]
+        )
+    else:
+        axis = view.axis(len(shape))
+        grid = np.moveaxis(np.indices(indices.shape), 0, -1).copy()
+        grid[..., axis] = indices % max(shape[axis], 1)
+        places = grid.reshape(-1, len(shape))
+    return len(np.unique(places, axis=0)) < len(places)
+
+
+def _scatter_stages(
+    view: Lowering, size: Dim, body: str, words: Mapping[str, Dim], map_text: str = ""
+) -> Sequence[Stage]:
+    """y = data, then the updates."""
+    y = view.node.outputs[0]
+    call = KernelCall(
+        "gather_scatter",
+        {"indices": view.node.inputs[1], "updates": view.node.inputs[2], "y": y},
+        {"size": size, **words},
+        linear(size),
+        text={"BODY": body, "MAP": map_text},
+        extra_params=_fields(words),
+    )
+    return [copy_stage(view, [product(view.shape(0))], [1]), (call,)]
+
+
+def _lower_scatter_elements(view: Lowering) -> Sequence[Stage]:
+    shape, picked = view.shape(0), view.shape(1)
+    axis = view.axis(len(shape))
+    strides = row_major(shape)
+    base = index_map("base", picked, [s * (k != axis) for k, s in enumerate(strides)])
+    lines, words = _tuple_lines(1, "i", "place", [shape[axis]], [strides[axis]])
+    lines = lines.replace("i + 0u", "i") + "\n    place += base(i);"
+    return _scatter_stages(view, product(picked), lines, {**words, **dict(base.params)}, base.text)
+
+
+def _lower_scatter_nd(view: Lowering) -> Sequence[Stage]:
+    shape, depth = view.shape(0), index_depth(view) or 0
+    inner = product(shape[depth:])
+    at = f"i / params.inner * {depth}u"
+    body, words = _tuple_lines(depth, at, "place", shape, row_major(shape))
+    body = f"    place = i % params.inner;\n{body}"
+    return _scatter_stages(view, product(view.shape(2)), body, {"inner": inner, **words})
+
+
+def _lower_one_hot(view: Lowering) -> Sequence[Stage]:
+    indices, out = view.shape(0), view.out_shape()
+    axis = view.axis(len(indices) + 1, default=-1)
+    size = product(out)
+    call = KernelCall(
+        "gather_onehot",
+        {"indices": view.node.inputs[0], "values": view.node.inputs[2], "y": view.node.outputs[0]},
+        {"size": size, "depth": out[axis], "inner": product(indices[axis:])},
+        linear(size),
+    )
+    return [(call,)]
+
+
+def _supports_one_hot(view: NodeView) -> Support:
+    if view.dtype(0).wgsl != "i32":
+        return no(f"its indices are {view.dtype(0)}")
+    return YES
+
+
 register(
-    OpDef("GatherElements", 11, infer=_infer_gather_elements, evaluate=_evaluate_gather_elements)
+    OpDef(
+        "Gather",
+        infer=_infer_gather,
+        evaluate=_evaluate_gather,
+        lower=_lower_gather,
+        dtypes=ALL,
+        epilogue=True,
+        tolerance=0.0,
+    )
 )
-register(OpDef("GatherND", 11, infer=_infer_gather_nd, evaluate=_evaluate_gather_nd))
-register(OpDef("ScatterElements", 11, infer=keep_type))
-register(OpDef("ScatterND", 11, infer=keep_type))
-register(OpDef("OneHot", 9, infer=_infer_one_hot))
+register(
+    OpDef(
+        "GatherElements",
+        11,
+        infer=_infer_gather_elements,
+        evaluate=_evaluate_gather_elements,
+        lower=_lower_gather_elements,
+        dtypes=ALL,
+        epilogue=True,
+        tolerance=0.0,
+    )
+)
+register(
+    OpDef(
+        "GatherND",
+        11,
+        infer=_infer_gather_nd,
+        evaluate=_evaluate_gather_nd,
+        lower=_lower_gather_nd,
+        supports=_supports_nd,
+        dtypes=ALL,
+        epilogue=True,
+        tolerance=0.0,
+    )
+)
+for _name, _lower in (
+    ("ScatterElements", _lower_scatter_elements),
+    ("ScatterND", _lower_scatter_nd),
+):
+    register(
+        OpDef(
+            _name,
+            11,
+            infer=keep_type,
+            lower=_lower,
+            supports=_supports_scatter,
+            dtypes=ALL,
+            tolerance=0.0,
+        )
+    )
+register(
+    OpDef(
+        "OneHot",
+        9,
+        infer=_infer_one_hot,
+        lower=_lower_one_hot,
+        supports=_supports_one_hot,
+        dtypes=ALL,
+        shape_inputs=(1,),
+        epilogue=True,
+        tolerance=0.0,
+    )
+)
 register(OpDef("Compress", 9, infer=_infer_compress))

@@ -1,25 +1,29 @@
-"""Operators that move elements: Transpose, Concat, Expand, Tile, Trilu, DepthToSpace,
-SpaceToDepth."""
+"""Operators that move elements: Transpose, Expand, Tile, Trilu, DepthToSpace, SpaceToDepth."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from engine.dims import Dim
+from engine.dims import Dim, divisible, product
 from engine.errors import ShapeError
+from engine.indexing import IndexMap, broadcast_strides, index_map, merge_axes, row_major
 from engine.ir import Array, TensorType, ValueType
 from engine.ops import (
+    ALL,
     InferView,
+    KernelCall,
+    Lowering,
     NodeView,
     OpDef,
+    Stage,
+    linear,
     register,
 )
 from engine.ops.shape import (
-    as_content,
     broadcast_shapes,
-    content,
     content_length,
     evaluate_by,
     fresh_dims,
@@ -47,39 +51,6 @@ def _infer_transpose(view: InferView) -> list[ValueType]:
 
 def _transpose_content(view: NodeView, x: Array) -> object:
     return np.transpose(x, permutation(view, x.ndim))
-
-
-def same_dim(view: NodeView, a: Dim, b: Dim) -> Dim:
-    """The better known of two sizes that must be equal. Raises: ShapeError if they differ."""
-    if isinstance(a, int) and isinstance(b, int) and a != b:
-        raise ShapeError(f"{view.describe()}: sizes {a} and {b} must be equal")
-    return b if isinstance(b, int) else a
-
-
-def _infer_concat(view: InferView) -> list[ValueType]:
-    types = [view.type(i) for i in range(len(view.node.inputs))]
-    shapes = [t.shape for t in types if t.shape is not None]
-    if len(shapes) < len(types):
-        if not shapes:
-            return [TensorType(types[0].dtype)]
-        return [TensorType(types[0].dtype, fresh_dims(view, "concat", len(shapes[0])))]
-    rank = len(shapes[0])
-    axis = view.axis(rank)
-    dims = list(shapes[0])
-    for shape in shapes[1:]:
-        if len(shape) != rank:
-            raise ShapeError(f"{view.describe()}: ranks differ")
-        for i in range(rank):
-            dims[i] = dims[i] + shape[i] if i == axis else same_dim(view, dims[i], shape[i])
-    return [TensorType(types[0].dtype, tuple(dims))]
-
-
-def _evaluate_concat(view: NodeView) -> list[Array | None] | None:
-    parts = [content(view, i) for i in range(len(view.node.inputs))]
-    if any(p is None for p in parts):
-        return None
-    known = [p for p in parts if p is not None]
-    return [as_content(np.concatenate(known, axis=int(view.attr("axis", 0))))]
 
 
 def _infer_expand(view: InferView) -> list[ValueType]:
@@ -150,26 +121,175 @@ def _four(view: NodeView, shape: Sequence[Dim]) -> tuple[Dim, Dim, Dim, Dim]:
     return n, c, h, w
 
 
+def copy_stage(
+    view: Lowering,
+    sizes: Sequence[Dim],
+    strides: Sequence[Dim],
+    offset: Dim = 0,
+    x: str = "",
+    y: str = "",
+) -> Stage:
+    """y[i] = x[offset + sum(coordinate * stride)], i running over `sizes`; in elements.
+
+    Four neighbours at a time where sizes and strides allow, decided when sizes are bound.
+    """
+    tensors = {"x": x or view.node.inputs[0], "y": y or view.node.outputs[0]}
+    sizes, strides = merge_axes(sizes, strides)
+    calls = [
+        call
+        for flag in ("WIDE", "SPLAT")
+        for call in _four_at_a_time(tensors, sizes, strides, offset, flag)
+    ]
+    if any(not call.when for call in calls):
+        return tuple(calls[: 1 + next(k for k, call in enumerate(calls) if not call.when)])
+    source = index_map("source", sizes, strides, offset)
+    size = product(sizes)
+    return (*calls, _copy_call(tensors, source, size, frozenset()))
+
+
+def _copy_call(
+    tensors: Mapping[str, str], source: IndexMap, size: Dim, flags: frozenset[str]
+) -> KernelCall:
+    return KernelCall(
+        "layout_copy",
+        tensors,
+        {"size": size, **dict(source.params)},
+        linear(size),
+        flags=flags,
+        text={"MAP": source.text},
+        extra_params=source.fields,
+    )
+
+
+def _four_at_a_time(
+    tensors: Mapping[str, str],
+    sizes: tuple[Dim, ...],
+    strides: tuple[Dim, ...],
+    offset: Dim,
+    flag: str,
+) -> Iterator[KernelCall]:
+    """The copy of four neighbours an invocation, if the last axis may allow it."""
+    if not sizes or strides[-1] != (1 if flag == "WIDE" else 0):
+        return
+    wide = flag == "WIDE"
+    steps = strides[:-1] if wide else ()
+    guards = [divisible(d, 4) for d in (sizes[-1], *steps, offset if wide else 0)]
+    if any(guard.known is False for guard in guards):
+        return
+    sizes = (*sizes[:-1], sizes[-1] // 4)
+    if wide:
+        strides, offset = (*(s // 4 for s in steps), 1), offset // 4
+    source = index_map("source", sizes, strides, offset)
+    call = _copy_call(tensors, source, product(sizes), frozenset({flag}))
+    yield dataclasses.replace(call, when=tuple(g for g in guards if g.known is None))
+
+
+def _lower_transpose(view: Lowering) -> Sequence[Stage]:
+    shape = view.shape(0)
+    order = permutation(view, len(shape))
+    strides = row_major(shape)
+    return [copy_stage(view, [shape[p] for p in order], [strides[p] for p in order])]
+
+
+def _lower_expand(view: Lowering) -> Sequence[Stage]:
+    onto = view.out_shape()
+    return [copy_stage(view, onto, broadcast_strides(view.shape(0), onto))]
+
+
+def _lower_tile(view: Lowering) -> Sequence[Stage]:
+    shape, repeats = view.shape(0), view.dim_list(1) or []
+    sizes: list[Dim] = []
+    strides: list[Dim] = []
+    for repeat, size, stride in zip(repeats, shape, row_major(shape), strict=True):
+        sizes += [repeat, size]
+        strides += [0, stride]
+    return [copy_stage(view, sizes, strides)]
+
+
+def _lower_blocks(view: Lowering) -> Sequence[Stage]:
+    """DepthToSpace and SpaceToDepth: a transpose of x seen with six axes."""
+    x, b = view.shape(0), _block(view)
+    n, c, h, w = _four(view, x)
+    column_first = view.attr("mode", "DCR") != "DCR"
+    if view.node.op_type == "DepthToSpace":
+        c = c // (b * b)
+        sizes: tuple[Dim, ...] = (n, c, b, b, h, w) if column_first else (n, b, b, c, h, w)
+        order = (0, 1, 4, 2, 5, 3) if column_first else (0, 3, 4, 1, 5, 2)
+    else:
+        sizes = (n, c, h // b, b, w // b, b)
+        order = (0, 1, 3, 5, 2, 4) if column_first else (0, 3, 5, 1, 2, 4)
+    strides = row_major(sizes)
+    return [copy_stage(view, [sizes[p] for p in order], [strides[p] for p in order])]
+
+
+def _lower_trilu(view: Lowering) -> Sequence[Stage]:
+    shape = view.shape(0)
+    diagonal = (view.dim_list(1) or [0])[0]
+    size = product(shape)
+    call = KernelCall(
+        "layout_trilu",
+        {"x": view.node.inputs[0], "y": view.node.outputs[0]},
+        {"size": size, "rows": shape[-2], "columns": shape[-1], "diagonal": diagonal},
+        linear(size),
+        flags=frozenset({"UPPER"} if view.attr("upper", 1) else ()),
+        text={"T": view.dtype(0).wgsl},
+    )
+    return [(call,)]
+
+
 register(
     OpDef(
         "Transpose",
         infer=_infer_transpose,
         evaluate=evaluate_by(_transpose_content),
+        lower=_lower_transpose,
+        dtypes=ALL,
+        epilogue=True,
+        tolerance=0.0,
     )
 )
-register(OpDef("Concat", 4, infer=_infer_concat, evaluate=_evaluate_concat, variadic=True))
 register(
     OpDef(
         "Expand",
         8,
         infer=_infer_expand,
         evaluate=evaluate_by(_expand_content),
+        lower=_lower_expand,
+        dtypes=ALL,
         shape_inputs=(1,),
+        epilogue=True,
+        tolerance=0.0,
     )
 )
 register(
-    OpDef("Tile", 6, infer=_infer_tile, evaluate=evaluate_by(_tile_content), shape_inputs=(1,))
+    OpDef(
+        "Tile",
+        6,
+        infer=_infer_tile,
+        evaluate=evaluate_by(_tile_content),
+        lower=_lower_tile,
+        dtypes=ALL,
+        shape_inputs=(1,),
+        epilogue=True,
+        tolerance=0.0,
+    )
 )
-register(OpDef("DepthToSpace", infer=_infer_depth_to_space))
-register(OpDef("SpaceToDepth", infer=_infer_space_to_depth))
-register(OpDef("Trilu", 14, infer=keep_type, shape_inputs=(1,)))
+for _name, _rule in (
+    ("DepthToSpace", _infer_depth_to_space),
+    ("SpaceToDepth", _infer_space_to_depth),
+):
+    register(
+        OpDef(_name, infer=_rule, lower=_lower_blocks, dtypes=ALL, epilogue=True, tolerance=0.0)
+    )
+register(
+    OpDef(
+        "Trilu",
+        14,
+        infer=keep_type,
+        lower=_lower_trilu,
+        dtypes=ALL,
+        shape_inputs=(1,),
+        epilogue=True,
+        tolerance=0.0,
+    )
+)

@@ -289,7 +289,7 @@ def _lower_constant_of_shape(view: Lowering) -> Sequence[Stage]:
         "shape_fill",
         {"y": view.node.outputs[0]},
         {"size": size, "bits": int(word.view(np.uint32)[0])},
-        linear(size),
+        linear(ceildiv(size, 4)),
         text={"VALUE": "params.bits != 0u" if kind == "bool" else f"bitcast<{kind}>(params.bits)"},
     )
     return [(call,)]

@@ -1,15 +1,38 @@
-"""Operators that cut and pad: Slice, Split, Pad."""
+"""Operators that cut and join: Slice, Split, Concat."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from engine.dims import Dim, bounds, ceildiv, dmax, dmin, is_static
+from engine.dims import (
+    Dim,
+    bounds,
+    ceildiv,
+    divisible,
+    dmax,
+    dmin,
+    is_static,
+    product,
+)
 from engine.errors import ShapeError
+from engine.indexing import row_major
 from engine.ir import Array, Shape, TensorType, ValueType
-from engine.ops import InferView, NodeView, OpDef, object_array, register
+from engine.ops import (
+    ALL,
+    InferView,
+    KernelCall,
+    Lowering,
+    NodeView,
+    OpDef,
+    Stage,
+    linear,
+    register,
+)
+from engine.ops.layout import copy_stage
 from engine.ops.shape import as_content, content, content_length, fresh_dims
 
 FAR = (1 << 31) - 1
@@ -150,55 +173,218 @@ def _evaluate_slice(view: NodeView) -> list[Array | None] | None:
     return [as_content(x)]
 
 
-def pad_amounts(view: NodeView, rank: int) -> list[tuple[Dim, Dim]] | None:
-    """(before, after) of each axis of a Pad; None where data decide."""
-    pads = view.dim_list(1)
-    axes = list(range(rank)) if not view.has(3) else view.ints(3)
-    if pads is None or axes is None:
+def same_dim(view: NodeView, a: Dim, b: Dim) -> Dim:
+    """The better known of two sizes that must be equal. Raises: ShapeError if they differ."""
+    if isinstance(a, int) and isinstance(b, int) and a != b:
+        raise ShapeError(f"{view.describe()}: sizes {a} and {b} must be equal")
+    return b if isinstance(b, int) else a
+
+
+def _infer_concat(view: InferView) -> list[ValueType]:
+    types = [view.type(i) for i in range(len(view.node.inputs))]
+    shapes = [t.shape for t in types if t.shape is not None]
+    if len(shapes) < len(types):
+        if not shapes:
+            return [TensorType(types[0].dtype)]
+        return [TensorType(types[0].dtype, fresh_dims(view, "concat", len(shapes[0])))]
+    rank = len(shapes[0])
+    axis = view.axis(rank)
+    dims = list(shapes[0])
+    for shape in shapes[1:]:
+        if len(shape) != rank:
+            raise ShapeError(f"{view.describe()}: ranks differ")
+        for i in range(rank):
+            dims[i] = dims[i] + shape[i] if i == axis else same_dim(view, dims[i], shape[i])
+    return [TensorType(types[0].dtype, tuple(dims))]
+
+
+def _evaluate_concat(view: NodeView) -> list[Array | None] | None:
+    parts = [content(view, i) for i in range(len(view.node.inputs))]
+    if any(p is None for p in parts):
         return None
-    if len(pads) != 2 * len(axes):
-        raise ShapeError(f"{view.describe()}: {len(pads)} pads for {len(axes)} axes")
-    amounts: list[tuple[Dim, Dim]] = [(0, 0)] * rank
-    for k, axis in enumerate(axes):
-        amounts[view.normal_axis(axis, rank)] = (pads[k], pads[k + len(axes)])
-    return amounts
+    known = [p for p in parts if p is not None]
+    return [as_content(np.concatenate(known, axis=int(view.attr("axis", 0))))]
 
 
-def _infer_pad(view: InferView) -> list[ValueType]:
-    x = view.type(0)
-    if x.shape is None:
-        return [x]
-    amounts = pad_amounts(view, len(x.shape))
-    if amounts is None:
-        return [TensorType(x.dtype, fresh_dims(view, "pad", len(x.shape)))]
-    dims = tuple(d + a + b for d, (a, b) in zip(x.shape, amounts, strict=True))
-    if any(isinstance(d, int) and d < 0 for d in dims):
-        raise ShapeError(f"{view.describe()}: pads leave sizes {list(dims)}")
-    return [TensorType(x.dtype, dims)]
+def _lower_slice(view: Lowering) -> Sequence[Stage]:
+    shape = view.shape(0)
+    found = slices(view, shape) or {}
+    strides, sizes = list(row_major(shape)), list(view.out_shape())
+    offset: Dim = 0
+    for axis, part in found.items():
+        offset = offset + part.start * strides[axis]
+        strides[axis] = strides[axis] * part.step
+    return [copy_stage(view, sizes, strides, offset)]
 
 
-def _pad_mode(view: NodeView) -> str:
-    return str(view.attr("mode", "constant"))
+def chunks(widths: Sequence[Dim], limit: int) -> list[range]:
+    """Ranges of at most `limit` columns groups, in order."""
+    return [range(k, min(k + limit, len(widths))) for k in range(0, len(widths), limit)]
 
 
-def _evaluate_pad(view: NodeView) -> list[Array | None] | None:
-    x = content(view, 0)
-    amounts = None if x is None else pad_amounts(view, x.ndim)
-    value = content(view, 2) if view.has(2) else object_array(0)
-    if x is None or amounts is None or value is None or _pad_mode(view) != "constant":
-        return None
-    sizes = [int(d) for pair in amounts for d in pair if isinstance(d, int) and d >= 0]
-    if len(sizes) < 2 * x.ndim:
-        return None
-    pairs = list(zip(sizes[::2], sizes[1::2], strict=True))
-    shape = [d + before + after for d, (before, after) in zip(x.shape, pairs, strict=True)]
-    padded = np.full(shape, value.reshape(-1)[0], dtype=object)
-    padded[tuple(slice(p[0], p[0] + d) for d, p in zip(x.shape, pairs, strict=True))] = x
-    return [as_content(padded)]
+def columns_call(
+    shader: str,
+    tensors: Mapping[str, str],
+    rows: Dim,
+    widths: Sequence[Dim],
+    members: Sequence[int],
+    copy: Callable[[int, str, str], str],
+    text: Mapping[str, str],
+    wide: bool,
+) -> KernelCall:
+    """Copies between one matrix [rows, sum of widths] and one for each of `members`.
+
+    Args:
+        widths: columns of every part of the wide matrix.
+        members: the neighbouring parts that this call copies.
+        copy: WGSL statement for part k, given the index into it and into the wide matrix.
+        wide: in groups of four elements; the guards are added.
+    """
+    unit = 4 if wide else 1
+    lead, total = sum(widths[: members[0]], start=0), sum(widths, start=0)
+    width = sum((widths[k] for k in members), start=0)
+    lines, fields = [], []
+    params: dict[str, Dim | float] = {
+        "size": rows * width // unit,
+        "columns": total // unit,
+        "begin": lead // unit,
+        "width": width // unit,
+    }
+    passed: Dim = 0
+    for place, k in enumerate(members):
+        params[f"width{place}"], params[f"begin{place}"] = widths[k] // unit, passed // unit
+        fields += [(f"width{place}", "u32"), (f"begin{place}", "u32")]
+        passed = passed + widths[k]
+        inside = f"(row * params.width{place} + column - params.begin{place})"
+        scale = " * 4u" if wide else ""
+        statement = copy(place, f"{inside}{scale}", f"place{scale}")
+        last = place + 1 == len(members)
+        test = "{" if last else f"if (column < params.begin{place + 1}) {{"
+        lines.append(f"{test} {statement} }}")
+    guards = [divisible(d, 4) for d in (*(widths[k] for k in members), lead, total)]
+    return KernelCall(
+        shader,
+        tensors,
+        params,
+        linear(rows * width // unit),
+        text={**text, "BODY": "    " + "\n    else ".join(lines)},
+        extra_params=tuple(fields),
+        when=tuple(g for g in guards if g.known is not True) if wide else (),
+    )
 
 
-register(OpDef("Split", 13, infer=_infer_split, evaluate=_evaluate_split))
+def columns_stage(make: Callable[[bool], KernelCall]) -> Stage:
+    """The copy by fours where it may be possible, then by ones."""
+    wide = make(True)
+    if not wide.when:
+        return (wide,)
+    narrow = make(False)
+    return (narrow,) if any(g.known is False for g in wide.when) else (wide, narrow)
+
+
+def declare(names: Sequence[str], first: int, access: str) -> str:
+    """Declarations of tensors from binding `first` on."""
+    return "\n".join(
+        f"@group(0) @binding({first + k}) var<storage, {access}> {name}: array<T>;"
+        for k, name in enumerate(names)
+    )
+
+
+def _concat_call(
+    view: Lowering, rows: Dim, widths: Sequence[Dim], members: Sequence[int], wide: bool
+) -> KernelCall:
+    four = "4" if wide else ""
+    names = [f"x{place}" for place in range(len(members))]
+    tensors = {n: view.node.inputs[k] for n, k in zip(names, members, strict=True)}
+    text = {
+        "INPUTS": declare(names, 0, "read"),
+        "COUNT": str(len(names)),
+        "LAST": str(len(names) + 1),
+    }
+
+    def copy(place: int, part: str, whole: str) -> str:
+        return f"store{four}_y({whole}, load{four}_x{place}({part}));"
+
+    tensors["y"] = view.node.outputs[0]
+    return columns_call("slice_concat", tensors, rows, widths, members, copy, text, wide)
+
+
+def _lower_concat(view: Lowering) -> Sequence[Stage]:
+    shapes = [view.shape(i) for i in range(len(view.node.inputs))]
+    axis = view.axis(len(shapes[0]))
+    widths = [product(s[axis:]) for s in shapes]
+    rows = product(view.out_shape()[:axis])
+    parts = chunks(widths, view.target.max_storage_buffers_per_shader_stage - 1)
+    return [columns_stage(partial(_concat_call, view, rows, widths, part)) for part in parts]
+
+
+def _split_call(
+    view: Lowering, rows: Dim, widths: Sequence[Dim], members: Sequence[int], wide: bool
+) -> KernelCall:
+    four = "4" if wide else ""
+    wanted = [k for k in members if view.wants(k)]
+    names = {k: f"y{place}" for place, k in enumerate(wanted)}
+    text = {
+        "OUTPUTS": declare(list(names.values()), 1, "read_write"),
+        "LAST": str(len(names) + 1),
+    }
+
+    def copy(place: int, part: str, whole: str) -> str:
+        name = names.get(members[place])
+        return "" if name is None else f"store{four}_{name}({part}, load{four}_x({whole}));"
+
+    tensors = {"x": view.node.inputs[0]} | {n: view.node.outputs[k] for k, n in names.items()}
+    return columns_call("slice_split", tensors, rows, widths, members, copy, text, wide)
+
+
+def _lower_split(view: Lowering) -> Sequence[Stage]:
+    shape = view.shape(0)
+    axis = view.axis(len(shape))
+    rows = product(shape[:axis])
+    widths = [s * product(shape[axis + 1 :]) for s in split_sizes(view, shape[axis]) or ()]
+    parts = chunks(widths, view.target.max_storage_buffers_per_shader_stage - 1)
+    return [
+        columns_stage(partial(_split_call, view, rows, widths, part))
+        for part in parts
+        if any(view.wants(k) for k in part)
+    ]
+
+
 register(
-    OpDef("Slice", 10, infer=_infer_slice, evaluate=_evaluate_slice, shape_inputs=(1, 2, 3, 4))
+    OpDef(
+        "Concat",
+        4,
+        infer=_infer_concat,
+        evaluate=_evaluate_concat,
+        lower=_lower_concat,
+        dtypes=ALL,
+        variadic=True,
+        tolerance=0.0,
+    )
 )
-register(OpDef("Pad", 11, infer=_infer_pad, evaluate=_evaluate_pad, shape_inputs=(1, 3)))
+
+register(
+    OpDef(
+        "Split",
+        13,
+        infer=_infer_split,
+        evaluate=_evaluate_split,
+        lower=_lower_split,
+        dtypes=ALL,
+        shape_inputs=(1,),
+        tolerance=0.0,
+    )
+)
+register(
+    OpDef(
+        "Slice",
+        10,
+        infer=_infer_slice,
+        evaluate=_evaluate_slice,
+        lower=_lower_slice,
+        dtypes=ALL,
+        shape_inputs=(1, 2, 3, 4),
+        epilogue=True,
+        tolerance=0.0,
+    )
+)
