@@ -1,0 +1,48 @@
+"""Pad."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpu_fallback.registry import Tensor, cpu_op
+
+
+@cpu_op("Pad", since=11)
+def pad(
+    data: Tensor,
+    pads: Tensor,
+    constant_value: Tensor | None = None,
+    axes: Tensor | None = None,
+    *,
+    mode: str = "constant",
+) -> Tensor:
+    """`data` with `pads` ([2 * axes] int64, before each axis, then after each) elements added.
+
+    Negative pads cut, before the others are filled from what is left. Modes: "constant",
+    "reflect", "edge", "wrap".
+    Raises: ValueError for other modes. Source: ONNX Pad-25.
+    """
+    amounts = [(0, 0)] * data.ndim
+    where = list(range(data.ndim)) if axes is None else [int(v) for v in axes.reshape(-1)]
+    values = [int(v) for v in pads.reshape(-1)]
+    for k, axis in enumerate(where):
+        amounts[axis] = (values[k], values[k + len(where)])
+    cut = tuple(
+        slice(max(-a, 0), d - max(-b, 0)) for d, (a, b) in zip(data.shape, amounts, strict=True)
+    )
+    x = data[cut]
+    grown = [(max(a, 0), max(b, 0)) for a, b in amounts]
+    if mode == "constant":
+        return _pad_constant(x, grown, constant_value)
+    if mode not in ("reflect", "edge", "wrap"):
+        raise ValueError(f"unknown mode {mode!r}")
+    return np.pad(x, grown, mode=mode)  # type: ignore[call-overload, no-any-return]
+
+
+def _pad_constant(x: Tensor, pads: list[tuple[int, int]], value: Tensor | None) -> Tensor:
+    empty = "" if x.dtype == object else np.zeros((), x.dtype)[()]
+    fill = empty if value is None else value.reshape(-1)[0]
+    shape = [d + a + b for d, (a, b) in zip(x.shape, pads, strict=True)]
+    out = np.full(shape, fill, dtype=x.dtype)
+    out[tuple(slice(a, a + d) for d, (a, _) in zip(x.shape, pads, strict=True))] = x
+    return out

@@ -1,0 +1,161 @@
+"""`Graph` to ONNX models: whole, or one node with the types of its operands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
+
+from engine import dtypes
+from engine.errors import ModelError
+from engine.importer.types import type_proto
+from engine.importer.versions import PINNED, since_version
+from engine.ir import Array, Attribute, Graph, Node, OptionalType, SequenceType, TensorType, Value
+
+_IR_VERSION = 13
+_TYPES = (TensorType, SequenceType, OptionalType)
+
+
+def to_model(graph: Graph, constants: bool = True) -> ModelProto:
+    """An ONNX model of a graph.
+
+    Args:
+        graph: top-level.
+        constants: whether constants become initializers; else they become further inputs.
+
+    Raises: ModelError if a node is of a version that the graph's opset does not hold.
+    """
+    opset = {"": PINNED, **graph.opset}
+    for _, node in graph.walk():
+        current = since_version(node.op_type, node.domain, opset.setdefault(node.domain, 1))
+        if current is not None and current != node.since_version:
+            raise ModelError(
+                f"{node.op_type} {node.key!r} is of version {node.since_version}, opset "
+                f"{opset[node.domain]} means version {current}"
+            )
+    return _model(_graph_proto(graph, constants), opset)
+
+
+def node_model(graph: Graph, node: Node, constants: bool = False) -> ModelProto:
+    """An ONNX model of one node of `graph`, whose inputs are the node's inputs and captures.
+
+    Args:
+        graph: gives the types of the operands.
+        node: one of its nodes.
+        constants: whether operands that are constant become initializers instead.
+    """
+    kept = [n for n in node.reads if not (constants and graph.constant(n) is not None)]
+    values = {n: graph.values[n] for n in (*node.reads, *node.writes)}
+    if not constants:
+        values = {n: Value(n, v.type) for n, v in values.items()}
+    single = Graph((node,), values, tuple(kept), node.writes, name="node")
+    opset = {"": PINNED, **graph.opset}
+    opset[node.domain] = node.since_version
+    return _model(_graph_proto(single, True), opset)
+
+
+def _model(graph: GraphProto, opset: Mapping[str, int]) -> ModelProto:
+    imports = [helper.make_opsetid(domain, version) for domain, version in opset.items()]
+    return helper.make_model(
+        graph, opset_imports=imports, ir_version=_IR_VERSION, producer_name="onnx-wgpu"
+    )
+
+
+def _graph_proto(graph: Graph, constants: bool) -> GraphProto:
+    known = {n: v for n, v in graph.values.items() if v.constant is not None}
+    inputs = list(graph.inputs)
+    if not constants:
+        inputs += [n for n in known if n not in graph.inputs]
+    proto = GraphProto(name=graph.name or "graph")
+    proto.node.extend(node_proto(n, graph.values) for n in graph.nodes)
+    proto.input.extend(_value_info(graph.values[n]) for n in inputs)
+    proto.output.extend(_value_info(graph.values[n]) for n in graph.outputs)
+    if constants:
+        proto.initializer.extend(
+            tensor_proto(v.constant, n, v.tensor)
+            for n, v in known.items()
+            if v.constant is not None and n not in graph.captures
+        )
+    shown = {*inputs, *graph.outputs, *known, *graph.captures}
+    proto.value_info.extend(
+        _value_info(v) for n, v in graph.values.items() if n not in shown and v.type is not None
+    )
+    return proto
+
+
+def _value_info(value: Value) -> onnx.ValueInfoProto:
+    proto = onnx.ValueInfoProto(name=value.name)
+    if value.type is not None:
+        proto.type.CopyFrom(type_proto(value.type))
+    return proto
+
+
+def node_proto(node: Node, values: Mapping[str, Value] | None = None) -> NodeProto:
+    """The `NodeProto` of a node, bodies included."""
+    proto = NodeProto(
+        op_type=node.op_type,
+        domain=node.domain,
+        name=node.name,
+        input=node.inputs,
+        output=node.outputs,
+    )
+    for name, value in node.attrs.items():
+        proto.attribute.append(_attribute(node, name, value))
+    return proto
+
+
+def _attribute(node: Node, name: str, value: Attribute) -> AttributeProto:
+    if isinstance(value, Graph):
+        return AttributeProto(name=name, type=AttributeProto.GRAPH, g=_graph_proto(value, True))
+    if isinstance(value, np.ndarray):
+        tensor = tensor_proto(value, "")
+        return AttributeProto(name=name, type=AttributeProto.TENSOR, t=tensor)
+    if isinstance(value, _TYPES):
+        kind = type_proto(value)
+        return AttributeProto(name=name, type=AttributeProto.TYPE_PROTO, tp=kind)
+    if isinstance(value, list):
+        return _list_attribute(node, name, value)
+    return helper.make_attribute(name, value)
+
+
+def _list_attribute(node: Node, name: str, value: list[Attribute]) -> AttributeProto:
+    if not value:
+        proto = AttributeProto(name=name)
+        proto.type = _attribute_kind(node, name) or AttributeProto.INTS  # type: ignore[assignment]
+        return proto
+    first = value[0]
+    if isinstance(first, Graph):
+        graphs = [_graph_proto(g, True) for g in value]
+        return AttributeProto(name=name, type=AttributeProto.GRAPHS, graphs=graphs)
+    if isinstance(first, np.ndarray):
+        tensors = [tensor_proto(t, "") for t in value]
+        return AttributeProto(name=name, type=AttributeProto.TENSORS, tensors=tensors)
+    if isinstance(first, _TYPES):
+        kinds = [type_proto(t) for t in value]
+        return AttributeProto(name=name, type=AttributeProto.TYPE_PROTOS, type_protos=kinds)
+    kind = _attribute_kind(node, name)
+    return helper.make_attribute(name, value, attr_type=kind)
+
+
+def _attribute_kind(node: Node, name: str) -> int | None:
+    """The type that the operator's schema gives to an attribute, if there is a schema."""
+    try:
+        schema = onnx.defs.get_schema(node.op_type, node.since_version, node.domain)
+    except onnx.defs.SchemaError:
+        return None
+    known = schema.attributes.get(name)
+    return None if known is None else int(known.type)  # type: ignore[call-overload]
+
+
+def tensor_proto(array: Array, name: str, kind: TensorType | None = None) -> TensorProto:
+    """The `TensorProto` of an array; `kind` gives its element type if NumPy can't."""
+    dtype = dtypes.from_numpy(array.dtype) if kind is None else kind.dtype
+    if dtype is dtypes.STRING:
+        data = [
+            s if isinstance(s, bytes) else str(s).encode("utf-8", "surrogateescape")
+            for s in array.reshape(-1)
+        ]
+        return TensorProto(name=name, data_type=dtype.code, dims=array.shape, string_data=data)
+    return onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)

@@ -1,0 +1,126 @@
+"""ONNX models to `Graph`: functions inlined, opset pinned, names unique, weights memory-mapped."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+
+from engine import dtypes
+from engine.errors import ModelError
+from engine.importer.reader import Reader
+from engine.importer.tensors import Weights, detach
+from engine.importer.types import Declared, FreshDims, declared, dim_names, value_type
+from engine.importer.versions import UNCONVERTED, opsets, since_version, to_pinned
+from engine.ir import (
+    Array,
+    Attribute,
+    Graph,
+    Node,
+    TensorType,
+    Value,
+    sort_nodes,
+)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A loaded model: its graph, and what the file says beside it.
+
+    Attributes:
+        graph: in the pinned opset. Inputs have types, other values none yet but constants.
+        inputs, outputs: as declared; `inputs` without the optional ones (which have initializers).
+        overridable: inputs that have an initializer as their default.
+        opset: domain ("" is ai.onnx) to version, as the file has it.
+        metadata: the file's own key-value pairs.
+    """
+
+    graph: Graph
+    inputs: tuple[Declared, ...]
+    outputs: tuple[Declared, ...]
+    overridable: tuple[Declared, ...] = ()
+    opset: Mapping[str, int] = field(default_factory=dict)
+    ir_version: int = 0
+    producer_name: str = ""
+    producer_version: str = ""
+    domain: str = ""
+    version: int = 0
+    description: str = ""
+    graph_name: str = ""
+    graph_description: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+
+
+def load_model(model: str | os.PathLike[str] | bytes | ModelProto) -> Model:
+    """Reads an ONNX model of any IR version, opset 6 to 28.
+
+    Args:
+        model: a path (external data are looked up beside it, and memory-mapped), the bytes of a
+            model, or a `ModelProto`, which is not changed.
+
+    Raises: ModelError, with what is wrong, if it is malformed. FileNotFoundError if there is no
+        such file.
+    """
+    if isinstance(model, ModelProto):
+        proto, path = model, None
+    elif isinstance(model, (bytes, bytearray, memoryview)):
+        proto, path = _parse(bytes(model), "the given bytes"), None
+    else:
+        path = Path(model)
+        proto = _read(path)
+    if not proto.HasField("graph"):
+        raise ModelError("the model has no graph: it is empty, or no ONNX model")
+    weights = Weights(path)
+    light = detach(proto, weights)
+    declared_opsets = opsets(light)
+    names = [v.name for v in light.graph.input]
+    optional = {t.name for t in light.graph.initializer}
+    reader = Reader(weights, light.graph)
+    inputs = tuple(declared(v, reader.fresh_dims) for v in light.graph.input)
+    outputs = tuple(declared(v, reader.fresh_dims) for v in light.graph.output)
+    pinned = to_pinned(light)
+    graph = reader.read(pinned, names)
+    return Model(
+        graph,
+        tuple(d for d in inputs if d.name not in optional),
+        outputs,
+        tuple(d for d in inputs if d.name in optional),
+        declared_opsets,
+        proto.ir_version,
+        proto.producer_name,
+        proto.producer_version,
+        proto.domain,
+        proto.model_version,
+        proto.doc_string,
+        proto.graph.name,
+        proto.graph.doc_string,
+        {p.key: p.value for p in proto.metadata_props},
+    )
+
+
+def _read(path: Path) -> ModelProto:
+    if path.suffix in (".onnxtxt", ".textproto", ".prototxt", ".pbtxt", ".json", ".onnxjson"):
+        try:
+            return onnx.load(path, load_external_data=False)
+        except OSError:
+            raise
+        except Exception as error:
+            raise ModelError(f"{path} can't be read as a model in text form: {error}") from None
+    return _parse(path.read_bytes(), str(path))
+
+
+def _parse(data: bytes, what: str) -> ModelProto:
+    try:
+        proto: ModelProto = ModelProto.FromString(data)
+        return proto
+    except DecodeError:
+        raise ModelError(
+            f"{what} is no ONNX model: the protobuf is damaged or truncated ({len(data)} bytes)"
+        ) from None

@@ -1,0 +1,31 @@
+// Neighbouring columns of x, copied to several outputs that are matrices [rows, their columns].
+// spec: ONNX Split-18
+// x: [rows, columns] any; the columns begin .. begin + width are read
+// BODY: the branches; where they copy four neighbours, all counts are of groups of four
+// dispatch: one workgroup computes WORKGROUP_SIZE elements, or groups of four
+struct Params {
+    size: u32,
+    columns: u32,
+    begin: u32,
+    width: u32,
+}
+@group(0) @binding(0) var<storage, read> x: array<T>;
+${OUTPUTS}
+@group(0) @binding(${LAST}) var<uniform> params: Params;
+override WORKGROUP_SIZE: u32 = 64u;
+//# include lib/index.wgsl
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn main(
+    @builtin(global_invocation_id) id: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    let i = flat_index(id, groups);
+    if (i >= params.size) {
+        return;
+    }
+    let row = i / params.width;
+    let column = i % params.width;
+    let place = row * params.columns + params.begin + column;
+${BODY}
+}
