@@ -324,7 +324,7 @@ def _one_sided(
     if post_transform == "PROBIT":
         score = _probit(score)
         return labels[chosen], np.stack([1 - score, score], axis=1).astype(np.float32)
-    other = 1 - score if positive else -score
+    other = 1 - score if positive and post_transform == "NONE" else -score
     both = np.stack([other, score], axis=1)
     return labels[chosen], transformed(both, post_transform).astype(np.float32)
 

@@ -77,9 +77,8 @@ def test_classifier_of_three_classes(negative: bool, post_transform: str) -> Non
     check("TreeEnsembleClassifier", attributes, 2)
 
 
-@pytest.mark.parametrize(
-    ("negative", "post_transform"), [(False, "NONE"), (True, "NONE"), (True, "LOGISTIC")]
-)
+@pytest.mark.parametrize("post_transform", ["NONE", "LOGISTIC"])
+@pytest.mark.parametrize("negative", [False, True])
 def test_classifier_with_weights_for_one_of_two_classes(
     negative: bool, post_transform: str
 ) -> None:
