@@ -1,0 +1,200 @@
+"""Register tiles as unrolled WGSL: `rows` output channels by `columns` neighbouring pixels.
+
+An accumulator `a<column>_<quad>` is a vec4 over four output channels. Separate variables, not
+arrays: compilers keep these in registers. Convolutions fill their templates with this text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Output channels (4 or 8) and pixels that one invocation computes.
+
+    `wide` stores four pixels at once: the row length must be a multiple of four.
+    """
+
+    rows: int
+    columns: int
+    wide: bool = False
+
+    @property
+    def quads(self) -> range:
+        return range(self.rows // 4)
+
+    def start(self, bias: bool) -> str:
+        """Declares the accumulators, filled with the bias of channels `channel`, ... or zeros."""
+        lines = []
+        for quad in self.quads:
+            lanes = (f"load_b(min(channel + {4 * quad + lane}u, last))" for lane in range(4))
+            lines.append(
+                f"let bias{quad} = vec4<f32>({', '.join(lanes)});"
+                if bias
+                else f"let bias{quad} = vec4<f32>();"
+            )
+        lines += [f"var a{j}_{q} = bias{q};" for j in range(self.columns) for q in self.quads]
+        return _join(lines, 1)
+
+    def multiply(self, pixels: Sequence[str], weights: str, indent: int, suffix: str = "") -> str:
+        """Adds the products of `columns` pixels with the weights at element index `weights`."""
+        lines = [f"let w{suffix}_{q} = load4_w({weights} + {4 * q}u);" for q in self.quads]
+        lines += [
+            f"a{j}_{q} += {pixel} * w{suffix}_{q};"
+            for j, pixel in enumerate(pixels)
+            for q in self.quads
+        ]
+        return _join(lines, indent)
+
+    def store(self, step: str = "") -> str:
+        """Stores rows `channel + r` < `channel_end` and columns `column + j` < `column_end`.
+
+        The place of an element is `place + r * params.plane + j`; `step` is the distance of
+        neighbouring columns in `y` if it is not 1 (an expression).
+        """
+        lines = []
+        for row in range(self.rows):
+            quad, lane = divmod(row, 4)
+            lines.append(f"if (channel + {row}u < channel_end) {{")
+            lines.append(f"    let at = place + {row}u * params.plane;")
+            for j in range(0, self.columns, 4 if self.wide else 1):
+                names = [f"a{j + k}_{quad}[{lane}]" for k in range(4 if self.wide else 1)]
+                offset = f"at + {j}u * {step}" if step else f"at + {j}u"
+                value = f"vec4<f32>({', '.join(names)})" if self.wide else names[0]
+                call = f"store{'4' if self.wide else ''}_y({offset if j else 'at'}, {value});"
+                lines.append(
+                    f"    if (column + {j}u < column_end) {{ {call} }}" if j else f"    {call}"
+                )
+            lines.append("}")
+        return _join(lines, 1)
+
+
+def window(tile: Tile, kernel: int, stride: int) -> str:
+    """One row of a kernel `kernel` wide: every pixel is loaded once, and used by several taps."""
+    count = (tile.columns - 1) * stride + kernel
+    lines = [f"let p{i} = pixel(row, first + {i});" for i in range(count)]
+    parts = [_join(lines, 4)]
+    for tap in range(kernel):
+        pixels = [f"p{tap + j * stride}" for j in range(tile.columns)]
+        parts.append(tile.multiply(pixels, f"at + {tap}u * PACK", 4, str(tap)))
+    parts.append(_join(["at += params.kernel_w * PACK;"], 4))
+    return "\n".join(parts)
+
+
+def taps(tile: Tile) -> str:
+    """One row of a kernel of any width, stride and dilation: a load for each product."""
+    lines = ["for (var kx = 0u; kx < params.kernel_w; kx++) {"]
+    lines.append("    let column_x = first + i32(kx * params.dilation_w);")
+    lines += [
+        f"    let p{j} = pixel(row, column_x + {j} * i32(params.stride_w));"
+        for j in range(tile.columns)
+    ]
+    body = tile.multiply([f"p{j}" for j in range(tile.columns)], "at", 5)
+    return "\n".join([_join(lines, 4), body, _join(["    at += PACK;", "}"], 4)])
+
+
+def pointwise(tile: Tile) -> str:
+    """One input channel of a 1x1 convolution."""
+    if tile.wide:
+        quads = range(0, tile.columns, 4)
+        lines = [f"let v{j} = load4_x(row + offset{j});" for j in quads]
+        pixels = [f"v{j - j % 4}[{j % 4}]" for j in range(tile.columns)]
+    else:
+        lines = [f"let p{j} = load_x(row + offset{j});" for j in range(tile.columns)]
+        pixels = [f"p{j}" for j in range(tile.columns)]
+    return _join(lines, 2) + "\n" + tile.multiply(pixels, "at", 2)
+
+
+def offsets(tile: Tile) -> str:
+    """Columns that `pointwise` loads, those past the end clamped to the last."""
+    step = 4 if tile.wide else 1
+    lines = [
+        f"let offset{j} = min(column + {j}u, params.plane - {step}u);"
+        for j in range(0, tile.columns, step)
+    ]
+    return _join(lines, 1)
+
+
+def _join(lines: Sequence[str], indent: int) -> str:
+    return "\n".join("    " * indent + line for line in lines)
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Rows by columns of one channel that one invocation of a depthwise convolution computes.
+
+    `kernel` and `strides` (height, width) are known where the text is unrolled over them.
+    `wide` stores four pixels at once: the row length must be a multiple of four.
+    """
+
+    rows: int
+    columns: int
+    kernel: tuple[int, int] | None = None
+    strides: tuple[int, int] = (1, 1)
+    wide: bool = False
+
+    def start(self) -> str:
+        """Declares the accumulators `s<row>_<column>`."""
+        return _join(
+            [f"var s{i}_{j} = bias;" for i in range(self.rows) for j in range(self.columns)], 1
+        )
+
+    def taps(self) -> str:
+        """All taps of one slice of the input."""
+        return self._any_kernel() if self.kernel is None else self._known_kernel(*self.kernel)
+
+    def _any_kernel(self) -> str:
+        lines = [
+            "for (var ky = 0u; ky < params.kernel_h; ky++) {",
+            "    let ih = first_h + i32(ky * params.dilation_h);",
+            "    let inside = u32(ih) < params.in_h;",
+            "    let row = (slice + select(0u, u32(ih), inside)) * params.in_w;",
+            "    for (var kx = 0u; kx < params.kernel_w; kx++) {",
+            "        let tap = load_w(at);",
+            "        let start = first + i32(kx * params.dilation_w);",
+        ]
+        lines += [
+            f"        s0_{j} += tap * pixel(row, inside, start + {j} * i32(params.stride_w));"
+            for j in range(self.columns)
+        ]
+        return _join([*lines, "        at += 1u;", "    }", "}"], 2)
+
+    def _known_kernel(self, height: int, width: int) -> str:
+        step_h, step_w = self.strides
+        lines = [f"let w{i} = load_w(at + {i}u);" for i in range(height * width)]
+        for r in range((self.rows - 1) * step_h + height):
+            lines += [
+                f"let h{r} = first_h + {r};",
+                f"let inside{r} = u32(h{r}) < params.in_h;",
+                f"let row{r} = (slice + select(0u, u32(h{r}), inside{r})) * params.in_w;",
+            ]
+            lines += [
+                f"let p{r}_{c} = pixel(row{r}, inside{r}, first + {c});"
+                for c in range((self.columns - 1) * step_w + width)
+            ]
+            for row in range(self.rows):
+                ky = r - row * step_h
+                if 0 <= ky < height:
+                    lines += [
+                        f"s{row}_{j} += p{r}_{j * step_w + kx} * w{ky * width + kx};"
+                        for kx in range(width)
+                        for j in range(self.columns)
+                    ]
+        return _join([*lines, f"at += {height * width}u;"], 2)
+
+    def store(self) -> str:
+        """Stores rows from `oh` and columns from `column` on, as far as they are inside."""
+        lines = []
+        step = 4 if self.wide else 1
+        for row in range(self.rows):
+            lines.append(f"if (oh + {row}u < params.out_h) {{")
+            for j in range(0, self.columns, step):
+                names = [f"s{row}_{j + k}" for k in range(step)]
+                value = f"vec4<f32>({', '.join(names)})" if self.wide else names[0]
+                place = f"place + {row}u * params.out_w + {j}u"
+                call = f"store{'4' if self.wide else ''}_y({place}, {value});"
+                lines.append(f"    if (column + {j}u < params.out_w) {{ {call} }}" if j else call)
+            lines.append("}")
+        return _join(lines, 1)

@@ -1,0 +1,105 @@
+"""Sliding windows over symbolic sizes: what convolutions and pools share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.dims import Dim, bounds, ceildiv, dmax, dmin, floordiv
+from engine.errors import ShapeError
+
+SAME = frozenset({"SAME_UPPER", "SAME_LOWER"})
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows over the spatial axes of a tensor, one entry per axis.
+
+    Attributes:
+        size: elements of the input. kernel, strides, dilations: as in ONNX.
+        begin: elements of padding before the input (negative: cropped).
+        end: padding after it, as declared; windows may reach beyond it where sizes are rounded up.
+        out: number of windows.
+    """
+
+    size: tuple[Dim, ...]
+    kernel: tuple[Dim, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    begin: tuple[Dim, ...]
+    end: tuple[Dim, ...]
+    out: tuple[Dim, ...]
+
+    def lead(self, rank: int) -> Windows:
+        """The same windows with axes of one element put in front, up to `rank` of them."""
+        n = rank - len(self.size)
+        ones, zeros = (1,) * n, (0,) * n
+        return Windows(
+            ones + self.size,
+            ones + self.kernel,
+            ones + self.strides,
+            ones + self.dilations,
+            zeros + self.begin,
+            zeros + self.end,
+            ones + self.out,
+        )
+
+
+def same_pads(total: Dim, auto_pad: str) -> tuple[Dim, Dim]:
+    """`total` padding split in two: the odd one goes behind for SAME_UPPER, else in front."""
+    half = floordiv(total, 2)
+    return (half, total - half) if auto_pad == "SAME_UPPER" else (total - half, half)
+
+
+def windows(
+    size: Sequence[Dim],
+    kernel: Sequence[Dim],
+    *,
+    auto_pad: str = "NOTSET",
+    strides: Sequence[int] | None = None,
+    dilations: Sequence[int] | None = None,
+    pads: Sequence[int] | None = None,
+    ceil_mode: int = 0,
+) -> Windows:
+    """The windows of an ONNX convolution or pool over axes of `size` elements.
+
+    A window that would start behind the last element is left out (`ceil_mode`).
+    Raises: ShapeError for attributes that do not fit, or where no window can fit.
+    Source: ONNX MaxPool-22, Conv-22.
+    """
+    rank = len(size)
+    strides = tuple(strides or (1,) * rank)
+    dilations = tuple(dilations or (1,) * rank)
+    pads = tuple(pads or (0,) * (2 * rank))
+    if len(kernel) != rank or not len(strides) == len(dilations) == len(pads) / 2 == rank:
+        raise ShapeError(
+            f"kernel {tuple(kernel)}, strides {strides}, dilations {dilations} and pads {pads} "
+            f"do not fit {rank} spatial axes"
+        )
+    begin: list[Dim] = []
+    end: list[Dim] = []
+    out: list[Dim] = []
+    for axis in range(rank):
+        n, s = size[axis], strides[axis]
+        k = (kernel[axis] - 1) * dilations[axis] + 1
+        b: Dim
+        e: Dim
+        if auto_pad in SAME:
+            count = ceildiv(n, s)
+            b, e = same_pads(dmax((count - 1) * s + k - n, 0), auto_pad)
+        elif auto_pad in ("VALID", "NOTSET", ""):
+            b, e = (0, 0) if auto_pad == "VALID" else (pads[axis], pads[rank + axis])
+            count = floordiv(n + b + e - k, s) + 1
+            if ceil_mode and auto_pad != "VALID":
+                count = dmin(ceildiv(n + b + e - k, s) + 1, floordiv(n + b - 1, s) + 1)
+        else:
+            raise ShapeError(f"auto_pad {auto_pad!r} is unknown")
+        highest = bounds(count)[1]
+        if highest is not None and highest < 0:
+            raise ShapeError(f"a window of {k} does not fit {n} elements padded by {b} and {e}")
+        begin.append(b)
+        end.append(e)
+        out.append(count)
+    return Windows(
+        tuple(size), tuple(kernel), strides, dilations, tuple(begin), tuple(end), tuple(out)
+    )

@@ -1,0 +1,105 @@
+// Convolution as an implicit matrix product: a tile of channels by pixels of a row per invocation.
+// spec: ONNX Conv-22
+// x: [N, channels, in_d, in_h, in_w] f32
+// w: [groups, blocks, group_in * kernel_d * kernel_h * kernel_w, PACK] f32, zeros past the last row
+// b: [out_channels] f32, with BIAS
+// y: [N, out_channels, out_d, out_h, out_w] f32
+// flags: BIAS
+// overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
+// dispatch: x and z count tiles of pixels, y blocks of ROWS channels, uniform if WORKGROUP_Y is 1
+struct Params {
+    tiles: u32,
+    tiles_w: u32,
+    columns: u32,
+    blocks: u32,
+    group_blocks: u32,
+    groups: u32,
+    group_in: u32,
+    group_out: u32,
+    plane: u32,
+    in_d: u32,
+    in_h: u32,
+    in_w: u32,
+    out_d: u32,
+    out_h: u32,
+    out_w: u32,
+    kernel_d: u32,
+    kernel_h: u32,
+    kernel_w: u32,
+    stride_d: u32,
+    stride_h: u32,
+    stride_w: u32,
+    dilation_d: u32,
+    dilation_h: u32,
+    dilation_w: u32,
+    pad_d: i32,
+    pad_h: i32,
+    pad_w: i32,
+}
+@group(0) @binding(0) var<storage, read> x: array<T>;
+@group(0) @binding(1) var<storage, read> w: array<T>;
+//# if BIAS
+@group(0) @binding(2) var<storage, read> b: array<T>;
+//# endif
+@group(0) @binding(3) var<storage, read_write> y: array<T>;
+@group(0) @binding(4) var<uniform> params: Params;
+override WORKGROUP_X: u32 = 64u;
+override WORKGROUP_Y: u32 = 1u;
+override PACK: u32 = 8u;
+override ROWS: u32 = 8u;
+
+fn pixel(row: u32, column: i32) -> f32 {
+    let inside = u32(column) < params.in_w;
+    return select(0.0, load_x(row + select(0u, u32(column), inside)), inside);
+}
+
+@compute @workgroup_size(WORKGROUP_X, WORKGROUP_Y)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_id) local: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+) {
+    let tile = (workgroup.x + workgroup.z * workgroups.x) * WORKGROUP_X + local.x;
+    let block = workgroup.y * WORKGROUP_Y + local.y;
+    if (tile >= params.tiles || block >= params.blocks) {
+        return;
+    }
+    let oh_rest = tile / params.tiles_w;
+    let column = (tile % params.tiles_w) * params.columns;
+    let oh = oh_rest % params.out_h;
+    let od_rest = oh_rest / params.out_h;
+    let od = od_rest % params.out_d;
+    let n = od_rest / params.out_d;
+    let group = block / params.group_blocks;
+    let part = (block % params.group_blocks) * ROWS;
+    let channel = group * params.group_out + part;
+    let channel_end = (group + 1u) * params.group_out;
+    let last = channel_end - 1u;
+    let first = i32(column * params.stride_w) - params.pad_w;
+    let first_h = i32(oh * params.stride_h) - params.pad_h;
+    let first_d = i32(od * params.stride_d) - params.pad_d;
+    let taps = params.kernel_d * params.kernel_h * params.kernel_w;
+    let packs = (params.group_out + PACK - 1u) / PACK;
+    var at = (group * packs + part / PACK) * params.group_in * taps * PACK + part % PACK;
+    var image = (n * params.groups + group) * params.group_in * params.in_d;
+${START}
+    for (var c = 0u; c < params.group_in; c++) {
+        for (var kz = 0u; kz < params.kernel_d; kz++) {
+            let id = first_d + i32(kz * params.dilation_d);
+            for (var ky = 0u; ky < params.kernel_h; ky++) {
+                let ih = first_h + i32(ky * params.dilation_h);
+                if (u32(id) >= params.in_d || u32(ih) >= params.in_h) {
+                    at += params.kernel_w * PACK;
+                    continue;
+                }
+                let row = ((image + u32(id)) * params.in_h + u32(ih)) * params.in_w;
+${TAPS}
+            }
+        }
+        image += params.in_d;
+    }
+    let column_end = params.out_w;
+    let place = (((n * params.groups * params.group_out + channel) * params.out_d + od)
+        * params.out_h + oh) * params.out_w + column;
+${STORE}
+}

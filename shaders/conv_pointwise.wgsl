@@ -1,0 +1,63 @@
+// Convolution with a 1x1 kernel and stride 1: a matrix product over the pixels of a plane.
+// spec: ONNX Conv-22
+// x: [N, groups * group_in, plane] f32
+// w: [groups, blocks, group_in, PACK] f32, zeros past the last row
+// b: [out_channels] f32, with BIAS
+// y: [N, out_channels, plane] f32
+// flags: BIAS
+// overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
+// dispatch: x and z count tiles of pixels, y blocks of ROWS channels, uniform if WORKGROUP_Y is 1
+struct Params {
+    tiles: u32,
+    tiles_w: u32,
+    columns: u32,
+    blocks: u32,
+    group_blocks: u32,
+    groups: u32,
+    group_in: u32,
+    group_out: u32,
+    plane: u32,
+}
+@group(0) @binding(0) var<storage, read> x: array<T>;
+@group(0) @binding(1) var<storage, read> w: array<T>;
+//# if BIAS
+@group(0) @binding(2) var<storage, read> b: array<T>;
+//# endif
+@group(0) @binding(3) var<storage, read_write> y: array<T>;
+@group(0) @binding(4) var<uniform> params: Params;
+override WORKGROUP_X: u32 = 64u;
+override WORKGROUP_Y: u32 = 1u;
+override PACK: u32 = 8u;
+override ROWS: u32 = 8u;
+
+@compute @workgroup_size(WORKGROUP_X, WORKGROUP_Y)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_id) local: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+) {
+    let tile = (workgroup.x + workgroup.z * workgroups.x) * WORKGROUP_X + local.x;
+    let block = workgroup.y * WORKGROUP_Y + local.y;
+    if (tile >= params.tiles || block >= params.blocks) {
+        return;
+    }
+    let n = tile / params.tiles_w;
+    let column = (tile % params.tiles_w) * params.columns;
+    let group = block / params.group_blocks;
+    let part = (block % params.group_blocks) * ROWS;
+    let channel = group * params.group_out + part;
+    let channel_end = (group + 1u) * params.group_out;
+    let last = channel_end - 1u;
+    let packs = (params.group_out + PACK - 1u) / PACK;
+    var at = (group * packs + part / PACK) * params.group_in * PACK + part % PACK;
+    var row = (n * params.groups + group) * params.group_in * params.plane;
+${START}
+    for (var c = 0u; c < params.group_in; c++) {
+${TAPS}
+        at += PACK;
+        row += params.plane;
+    }
+    let column_end = params.plane;
+    let place = (n * params.groups * params.group_out + channel) * params.plane + column;
+${STORE}
+}
