@@ -14,12 +14,14 @@ from dataclasses import dataclass
 class Tile:
     """Output channels (4 or 8) and pixels that one invocation computes.
 
-    `wide` stores four pixels at once: the row length must be a multiple of four.
+    `wide` stores four pixels at once: the row length must be a multiple of four. `step` is the
+    distance of neighbouring columns in `y` if it is not 1 (an expression).
     """
 
     rows: int
     columns: int
     wide: bool = False
+    step: str = ""
 
     @property
     def quads(self) -> range:
@@ -48,11 +50,10 @@ class Tile:
         ]
         return _join(lines, indent)
 
-    def store(self, step: str = "") -> str:
+    def store(self) -> str:
         """Stores rows `channel + r` < `channel_end` and columns `column + j` < `column_end`.
 
-        The place of an element is `place + r * params.plane + j`; `step` is the distance of
-        neighbouring columns in `y` if it is not 1 (an expression).
+        The place of an element is `place + r * params.plane + j * step`.
         """
         lines = []
         for row in range(self.rows):
@@ -61,7 +62,7 @@ class Tile:
             lines.append(f"    let at = place + {row}u * params.plane;")
             for j in range(0, self.columns, 4 if self.wide else 1):
                 names = [f"a{j + k}_{quad}[{lane}]" for k in range(4 if self.wide else 1)]
-                offset = f"at + {j}u * {step}" if step else f"at + {j}u"
+                offset = f"at + {j}u * {self.step}" if self.step else f"at + {j}u"
                 value = f"vec4<f32>({', '.join(names)})" if self.wide else names[0]
                 call = f"store{'4' if self.wide else ''}_y({offset if j else 'at'}, {value});"
                 lines.append(
@@ -95,9 +96,9 @@ def taps(tile: Tile) -> str:
     return "\n".join([_join(lines, 4), body, _join(["    at += PACK;", "}"], 4)])
 
 
-def pointwise(tile: Tile) -> str:
-    """One input channel of a 1x1 convolution."""
-    if tile.wide:
+def pointwise(tile: Tile, strided: bool) -> str:
+    """One input channel of a 1x1 convolution; `strided`: pixels are no neighbours in `x`."""
+    if tile.wide and not strided:
         quads = range(0, tile.columns, 4)
         lines = [f"let v{j} = load4_x(row + offset{j});" for j in quads]
         pixels = [f"v{j - j % 4}[{j % 4}]" for j in range(tile.columns)]
@@ -107,18 +108,14 @@ def pointwise(tile: Tile) -> str:
     return _join(lines, 2) + "\n" + tile.multiply(pixels, "at", 2)
 
 
-def offsets(tile: Tile) -> str:
-    """Columns that `pointwise` loads, those past the end clamped to the last."""
-    step = 4 if tile.wide else 1
-    lines = [
-        f"let offset{j} = min(column + {j}u, params.plane - {step}u);"
-        for j in range(0, tile.columns, step)
-    ]
+def offsets(tile: Tile, strided: bool) -> str:
+    """Places of the pixels that `pointwise` loads, those past the end clamped to the last."""
+    step = 4 if tile.wide and not strided else 1
+    lines = []
+    for j in range(0, tile.columns, step):
+        place = f"min(column + {j}u, params.plane - {step}u)"
+        lines.append(f"let offset{j} = {f'source({place})' if strided else place};")
     return _join(lines, 1)
-
-
-def _join(lines: Sequence[str], indent: int) -> str:
-    return "\n".join("    " * indent + line for line in lines)
 
 
 @dataclass(frozen=True)
@@ -198,3 +195,18 @@ class Strip:
                 lines.append(f"    if (column + {j}u < params.out_w) {{ {call} }}" if j else call)
             lines.append("}")
         return _join(lines, 1)
+
+
+def transposed_taps(tile: Tile) -> str:
+    """One row of the kernel of a transposed convolution: the taps that meet these pixels."""
+    lines = [
+        "for (var kx = kx_first; kx < params.kernel_w; kx += params.step_w) {",
+        "    let first = (ow - i32(kx * params.dilation_w)) / i32(params.stride_w);",
+    ]
+    lines += [f"    let p{j} = pixel(row, first + {j});" for j in range(tile.columns)]
+    body = tile.multiply([f"p{j}" for j in range(tile.columns)], "at + kx * PACK", 5)
+    return "\n".join([_join(lines, 4), body, _join(["}"], 4)])
+
+
+def _join(lines: Sequence[str], indent: int) -> str:
+    return "\n".join("    " * indent + line for line in lines)

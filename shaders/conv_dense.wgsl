@@ -85,14 +85,14 @@ fn main(
 ${START}
     for (var c = 0u; c < params.group_in; c++) {
         for (var kz = 0u; kz < params.kernel_d; kz++) {
-            let id = first_d + i32(kz * params.dilation_d);
+            let iz = first_d + i32(kz * params.dilation_d);
             for (var ky = 0u; ky < params.kernel_h; ky++) {
                 let ih = first_h + i32(ky * params.dilation_h);
-                if (u32(id) >= params.in_d || u32(ih) >= params.in_h) {
+                if (u32(iz) >= params.in_d || u32(ih) >= params.in_h) {
                     at += params.kernel_w * PACK;
                     continue;
                 }
-                let row = ((image + u32(id)) * params.in_h + u32(ih)) * params.in_w;
+                let row = ((image + u32(iz)) * params.in_h + u32(ih)) * params.in_w;
 ${TAPS}
             }
         }

@@ -77,12 +77,12 @@ fn main(
     var at = channel * params.kernel_d * params.kernel_h * params.kernel_w;
 ${START}
     for (var kz = 0u; kz < params.kernel_d; kz++) {
-        let id_ = first_d + i32(kz * params.dilation_d);
-        if (u32(id_) >= params.in_d) {
+        let iz = first_d + i32(kz * params.dilation_d);
+        if (u32(iz) >= params.in_d) {
             at += params.kernel_h * params.kernel_w;
             continue;
         }
-        let slice = (image + u32(id_)) * params.in_h;
+        let slice = (image + u32(iz)) * params.in_h;
 ${TAPS}
     }
     let place = ((plane * params.out_d + od) * params.out_h + oh) * params.out_w + column;

@@ -1,10 +1,10 @@
-// Convolution with a 1x1 kernel and stride 1: a matrix product over the pixels of a plane.
+// Convolution with a 1x1 kernel and no padding: a matrix product over the pixels of a plane.
 // spec: ONNX Conv-22
-// x: [N, groups * group_in, plane] f32
+// x: [N, groups * group_in, in_plane] f32; STRIDED: [N, ..., in_plane / (in_h * in_w), in_h, in_w]
 // w: [groups, blocks, group_in, PACK] f32, zeros past the last row
 // b: [out_channels] f32, with BIAS
 // y: [N, out_channels, plane] f32
-// flags: BIAS
+// flags: BIAS, STRIDED
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
 // dispatch: x and z count tiles of pixels, y blocks of ROWS channels, uniform if WORKGROUP_Y is 1
 struct Params {
@@ -17,6 +17,16 @@ struct Params {
     group_in: u32,
     group_out: u32,
     plane: u32,
+    in_plane: u32,
+//# if STRIDED
+    in_h: u32,
+    in_w: u32,
+    out_h: u32,
+    out_w: u32,
+    stride_d: u32,
+    stride_h: u32,
+    stride_w: u32,
+//# endif
 }
 @group(0) @binding(0) var<storage, read> x: array<T>;
 @group(0) @binding(1) var<storage, read> w: array<T>;
@@ -29,6 +39,15 @@ override WORKGROUP_X: u32 = 64u;
 override WORKGROUP_Y: u32 = 1u;
 override PACK: u32 = 8u;
 override ROWS: u32 = 8u;
+
+//# if STRIDED
+fn source(pixel: u32) -> u32 {
+    let row = pixel / params.out_w;
+    let ih = (row % params.out_h) * params.stride_h;
+    let id = (row / params.out_h) * params.stride_d;
+    return (id * params.in_h + ih) * params.in_w + (pixel % params.out_w) * params.stride_w;
+}
+//# endif
 
 @compute @workgroup_size(WORKGROUP_X, WORKGROUP_Y)
 fn main(
@@ -50,12 +69,12 @@ fn main(
     let last = channel_end - 1u;
     let packs = (params.group_out + PACK - 1u) / PACK;
     var at = (group * packs + part / PACK) * params.group_in * PACK + part % PACK;
-    var row = (n * params.groups + group) * params.group_in * params.plane;
+    var row = (n * params.groups + group) * params.group_in * params.in_plane;
 ${START}
     for (var c = 0u; c < params.group_in; c++) {
 ${TAPS}
         at += PACK;
-        row += params.plane;
+        row += params.in_plane;
     }
     let column_end = params.plane;
     let place = (n * params.groups * params.group_out + channel) * params.plane + column;

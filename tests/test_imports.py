@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 ORDER = (
-    *("errors", "dtypes", "dims", "target", "ir", "indexing", "shader", "ops"),
+    *("errors", "dtypes", "dims", "target", "ir", "indexing", "windows", "tiles", "shader", "ops"),
     *("importer", "exporter", "passes", "ranges", "costs", "partition", "layout", "fusion"),
     *("codegen", "schedule", "memory", "plan", "compiler", "serialize", "runtime"),
     *("backend", "tools", "cli", "__main__"),

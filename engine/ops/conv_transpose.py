@@ -1,0 +1,145 @@
+"""ConvTranspose: every output pixel gathers from the input, so nothing is written twice."""
+
+from __future__ import annotations
+
+import math
+
+from engine import tiles
+from engine.dims import Dim, bounds, ceildiv, dmax, is_static, product
+from engine.errors import ShapeError
+from engine.ir import TensorType
+from engine.ops import InferView, Lowering, NodeView, OpDef, Stage, Support, no, register
+from engine.ops.conv_common import (
+    Geometry,
+    alternatives,
+    attributes,
+    check_ranks,
+    geometry_support,
+    kernel_of,
+    pack_of,
+    packed_weights,
+    spatial_params,
+    tile_call,
+    trips_of,
+    variants,
+)
+from engine.windows import SAME, Windows, same_pads
+
+
+def _windows(view: NodeView) -> Windows:
+    """Input sizes, kernel, strides, dilations, elements cut off in front, and output sizes."""
+    check_ranks(view)
+    size = view.shape(0)[2:]
+    rank = len(size)
+    kernel = kernel_of(view)
+    _, strides, dilations = attributes(view)
+    strides, dilations = strides or [1] * rank, dilations or [1] * rank
+    extra = view.attr("output_padding") or [0] * rank
+    pads = view.attr("pads") or [0] * (2 * rank)
+    auto_pad = view.attr("auto_pad", "NOTSET")
+    if auto_pad not in SAME and auto_pad not in ("VALID", "NOTSET", ""):
+        raise ShapeError(f"{view.describe()}: auto_pad {auto_pad!r} is unknown")
+    if not len(strides) == len(dilations) == len(extra) == len(pads) / 2 == rank:
+        raise ShapeError(f"{view.describe()}: attributes do not fit {rank} spatial axes")
+    wanted = view.attr("output_shape") or []
+    begin: list[Dim] = []
+    end: list[Dim] = []
+    out: list[Dim] = []
+    for axis in range(rank):
+        span = (kernel[axis] - 1) * dilations[axis] + 1
+        natural = (size[axis] - 1) * strides[axis] + span + extra[axis]
+        if wanted or auto_pad in SAME:
+            target = wanted[-rank:][axis] if wanted else size[axis] * strides[axis]
+            before, after = same_pads(dmax(natural - target, 0), auto_pad)
+        else:
+            before, after = (0, 0) if auto_pad == "VALID" else (pads[axis], pads[rank + axis])
+            target = natural - before - after
+        highest = bounds(target)[1]
+        if highest is not None and highest < 0:
+            raise ShapeError(f"{view.describe()}: pads {pads} exceed the {natural} elements")
+        begin.append(before)
+        end.append(after)
+        out.append(target)
+    return Windows(
+        tuple(size),
+        kernel,
+        tuple(strides),
+        tuple(dilations),
+        tuple(begin),
+        tuple(end),
+        tuple(out),
+    )
+
+
+def _infer(view: InferView) -> list[TensorType]:
+    win = _windows(view)
+    x, w = view.shape(0), view.shape(1)
+    group = attributes(view)[0]
+    if is_static((x[1], w[0])) and w[0] != x[1]:
+        raise ShapeError(f"{view.describe()}: {x[1]} channels, the weights take {w[0]}")
+    if isinstance(w[0], int) and w[0] % group:
+        raise ShapeError(f"{view.describe()}: {w[0]} channels do not split into {group} groups")
+    return [TensorType(view.dtype(0), (x[0], w[1] * group, *win.out))]
+
+
+def _geometry(view: NodeView) -> Geometry:
+    group = attributes(view)[0]
+    x, w = view.shape(0), view.shape(1)
+    win = _windows(view).lead(3)
+    return Geometry(win, x[0], group, w[0] // group, w[1], pack_of(w[1]))
+
+
+def _supports(view: NodeView) -> Support:
+    if len(view.shape(0)) > 5:
+        return no("kernels have at most three spatial axes")
+    geo = _geometry(view)
+    if any((bounds(begin)[0] or 0) < 0 for begin in geo.win.begin):
+        return no("its kernel does not take negative pads")
+    return geometry_support(view, geo, trips_of(geo))
+
+
+def _congruence(win: Windows) -> dict[str, Dim | float]:
+    """For each axis: after how many taps the same input meets again, and which tap is first."""
+    params: dict[str, Dim | float] = {}
+    for axis, stride, dilation in zip("dhw", win.strides, win.dilations, strict=True):
+        common = math.gcd(stride, dilation)
+        step = stride // common
+        params[f"step_{axis}"] = step
+        params[f"inverse_{axis}"] = pow(dilation // common, -1, step) if step > 1 else 0
+    return params
+
+
+def _lower(view: Lowering) -> list[Stage]:
+    geo = _geometry(view)
+    win = geo.win
+    stages, packed = packed_weights(view, geo, transposed=True)
+    rows = geo.batch * win.out[0] * win.out[1] * win.strides[2]
+    width = ceildiv(win.out[2], win.strides[2])
+    more = {**spatial_params(win), **_congruence(win)}
+    plane = product(win.out)
+    calls = []
+    for variant in variants(geo, rows, width, wide=False, step="params.stride_w"):
+        text = tiles.transposed_taps(variant.tile)
+        calls.append(
+            tile_call(view, "conv_transpose", geo, variant, rows, width, plane, text, packed, more)
+        )
+    return [*stages, alternatives(calls)]
+
+
+def _flops(view: NodeView) -> Dim:
+    return 2 * product(view.shape(0)) * product(view.shape(1)[1:])
+
+
+register(
+    OpDef(
+        "ConvTranspose",
+        since=1,
+        infer=_infer,
+        supports=_supports,
+        lower=_lower,
+        epilogue=True,
+        scratch=1,
+        flops=_flops,
+        tolerance=1e-5,
+    )
+)

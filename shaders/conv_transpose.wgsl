@@ -1,0 +1,132 @@
+// Transposed convolution by gathering: each output pixel sums the input pixels that reach it.
+// spec: ONNX ConvTranspose-22
+// x: [N, groups * group_in, in_d, in_h, in_w] f32
+// w: [groups, blocks, group_in * kernel_d * kernel_h * kernel_w, PACK] f32, zeros past the last row
+// b: [out_channels] f32, with BIAS
+// y: [N, groups * group_out, out_d, out_h, out_w] f32
+// flags: BIAS
+// overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
+// dispatch: x and z count tiles of pixels that lie stride_w apart, y blocks of ROWS channels
+struct Params {
+    tiles: u32,
+    tiles_w: u32,
+    columns: u32,
+    blocks: u32,
+    group_blocks: u32,
+    groups: u32,
+    group_in: u32,
+    group_out: u32,
+    plane: u32,
+    in_d: u32,
+    in_h: u32,
+    in_w: u32,
+    out_d: u32,
+    out_h: u32,
+    out_w: u32,
+    kernel_d: u32,
+    kernel_h: u32,
+    kernel_w: u32,
+    stride_d: u32,
+    stride_h: u32,
+    stride_w: u32,
+    dilation_d: u32,
+    dilation_h: u32,
+    dilation_w: u32,
+    pad_d: i32,
+    pad_h: i32,
+    pad_w: i32,
+    step_d: u32,
+    step_h: u32,
+    step_w: u32,
+    inverse_d: u32,
+    inverse_h: u32,
+    inverse_w: u32,
+}
+@group(0) @binding(0) var<storage, read> x: array<T>;
+@group(0) @binding(1) var<storage, read> w: array<T>;
+//# if BIAS
+@group(0) @binding(2) var<storage, read> b: array<T>;
+//# endif
+@group(0) @binding(3) var<storage, read_write> y: array<T>;
+@group(0) @binding(4) var<uniform> params: Params;
+override WORKGROUP_X: u32 = 64u;
+override WORKGROUP_Y: u32 = 1u;
+override PACK: u32 = 8u;
+override ROWS: u32 = 8u;
+
+fn pixel(row: u32, column: i32) -> f32 {
+    let inside = u32(column) < params.in_w;
+    return select(0.0, load_x(row + select(0u, u32(column), inside)), inside);
+}
+
+// The first tap of an axis that meets the padded coordinate `at`; every step-th one follows.
+// Taps meet where tap * dilation = at modulo stride; `inverse` solves that modulo `step`.
+fn first_tap(at: i32, stride: u32, step: u32, inverse: u32, kernel: u32) -> u32 {
+    let divisor = stride / step;
+    let rest = u32(at) % stride;
+    return select(kernel, ((rest / divisor) * inverse) % step, rest % divisor == 0u);
+}
+
+@compute @workgroup_size(WORKGROUP_X, WORKGROUP_Y)
+fn main(
+    @builtin(workgroup_id) workgroup: vec3<u32>,
+    @builtin(local_invocation_id) local: vec3<u32>,
+    @builtin(num_workgroups) workgroups: vec3<u32>,
+) {
+    let tile = (workgroup.x + workgroup.z * workgroups.x) * WORKGROUP_X + local.x;
+    let block = workgroup.y * WORKGROUP_Y + local.y;
+    if (tile >= params.tiles || block >= params.blocks) {
+        return;
+    }
+    let phase_rest = tile / params.tiles_w;
+    let column = (tile % params.tiles_w) * params.columns;
+    let phase = phase_rest % params.stride_w;
+    let oh_rest = phase_rest / params.stride_w;
+    let oh = oh_rest % params.out_h;
+    let od_rest = oh_rest / params.out_h;
+    let od = od_rest % params.out_d;
+    let n = od_rest / params.out_d;
+    let column_end = (params.out_w + params.stride_w - 1u - phase) / params.stride_w;
+    if (column >= column_end) {
+        return;
+    }
+    let group = block / params.group_blocks;
+    let part = (block % params.group_blocks) * ROWS;
+    let channel = group * params.group_out + part;
+    let channel_end = (group + 1u) * params.group_out;
+    let last = channel_end - 1u;
+    let start = phase + column * params.stride_w;
+    let ow = i32(start) + params.pad_w;
+    let oh_padded = i32(oh) + params.pad_h;
+    let od_padded = i32(od) + params.pad_d;
+    let kx_first =
+        first_tap(ow, params.stride_w, params.step_w, params.inverse_w, params.kernel_w);
+    let ky_first =
+        first_tap(oh_padded, params.stride_h, params.step_h, params.inverse_h, params.kernel_h);
+    let kz_first =
+        first_tap(od_padded, params.stride_d, params.step_d, params.inverse_d, params.kernel_d);
+    let packs = (params.group_out + PACK - 1u) / PACK;
+    let depth = params.group_in * params.kernel_d * params.kernel_h * params.kernel_w;
+    let base = (group * packs + part / PACK) * depth * PACK + part % PACK;
+    let image = (n * params.groups + group) * params.group_in;
+${START}
+    for (var c = 0u; c < params.group_in; c++) {
+        for (var kz = kz_first; kz < params.kernel_d; kz += params.step_d) {
+            let iz = (od_padded - i32(kz * params.dilation_d)) / i32(params.stride_d);
+            for (var ky = ky_first; ky < params.kernel_h; ky += params.step_h) {
+                let ih = (oh_padded - i32(ky * params.dilation_h)) / i32(params.stride_h);
+                if (u32(iz) >= params.in_d || u32(ih) >= params.in_h) {
+                    continue;
+                }
+                let row = (((image + c) * params.in_d + u32(iz)) * params.in_h + u32(ih))
+                    * params.in_w;
+                let tap = ((c * params.kernel_d + kz) * params.kernel_h + ky) * params.kernel_w;
+                let at = base + tap * PACK;
+${TAPS}
+            }
+        }
+    }
+    let place = (((n * params.groups * params.group_out + channel) * params.out_d + od)
+        * params.out_h + oh) * params.out_w + start;
+${STORE}
+}

@@ -1,0 +1,239 @@
+"""Conv and ConvTranspose: NumPy, shape rules and kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpu_fallback import registry
+from engine import dims
+from engine.errors import ShapeError
+from engine.ops import Lowering, NodeView, definition
+from engine.ops.conv_common import Geometry, variants
+from engine.windows import windows
+from tests.cpu_fallback.node_cases import cases_of, failures
+from tests.cpu_fallback.oracle import ort_node
+from tests.ops.harness import (
+    OpCase,
+    arrays,
+    case_id,
+    check_cpu,
+    check_infer,
+    inferred,
+    supported,
+)
+
+F = "float32"
+
+
+def ort(op: str, **attrs: Any) -> Any:
+    """An oracle: the node run by ONNX Runtime."""
+    return lambda *values: ort_node(op, [v for v in values if v is not None], 1, **attrs)[0]
+
+
+def conv(
+    x: Sequence[int],
+    w: Sequence[int],
+    *,
+    bias: bool = True,
+    oracle: str | None = "ort",
+    name: str = "",
+    **attrs: Any,
+) -> OpCase:
+    inputs: list[Any] = [(tuple(x), F), (tuple(w), F)]
+    if bias:
+        inputs.append(((w[0],), F))
+    found = ort("Conv", **attrs) if oracle == "ort" else oracle
+    return OpCase("Conv", tuple(inputs), attrs, constants=(1, 2)[: 1 + bias], oracle=found)
+
+
+def transposed(
+    x: Sequence[int],
+    w: Sequence[int],
+    *,
+    bias: bool = True,
+    cut: tuple[int, Sequence[int]] | None = None,
+    **attrs: Any,
+) -> OpCase:
+    """`cut`: where the output starts in that without pads, and its size, by the specification."""
+    inputs: list[Any] = [(tuple(x), F), (tuple(w), F)]
+    if bias:
+        inputs.append(((w[1] * attrs.get("group", 1),), F))
+    oracle = ort("ConvTranspose", **attrs)
+    if cut is not None:
+        oracle = part_of(ort("ConvTranspose", strides=attrs["strides"]), *cut)
+    return OpCase(
+        "ConvTranspose", tuple(inputs), attrs, constants=(1, 2)[: 1 + bias], oracle=oracle
+    )
+
+
+def part_of(oracle: Any, start: int, size: Sequence[int]) -> Any:
+    """The oracle's output from `start` on in both spatial axes."""
+    h, w = (slice(start, start + n) for n in size)
+    return lambda *values: oracle(*values)[:, :, h, w]
+
+
+CONV = [
+    conv((1, 3, 7, 9), (5, 3, 3, 3), pads=[1, 1, 1, 1]),
+    conv((2, 8, 13, 16), (16, 8, 3, 3), pads=[1, 0, 2, 1]),
+    conv((1, 4, 17, 41), (9, 4, 5, 3), strides=[2, 2]),
+    conv((1, 3, 21, 23), (7, 3, 7, 7), strides=[2, 2], pads=[3, 3, 3, 3]),
+    conv((1, 3, 9, 9), (4, 3, 3, 3), strides=[3, 3], pads=[1, 1, 1, 1]),
+    conv((1, 3, 9, 9), (4, 3, 3, 3), dilations=[2, 3], pads=[2, 3, 2, 3]),
+    conv((1, 3, 2, 2), (4, 3, 5, 5), pads=[2, 2, 2, 2]),
+    conv((1, 3, 8, 7), (4, 3, 4, 2), auto_pad="SAME_UPPER", strides=[2, 2]),
+    conv((1, 3, 8, 7), (4, 3, 2, 4), auto_pad="SAME_LOWER", strides=[2, 1]),
+    conv((1, 3, 8, 7), (4, 3, 3, 3), auto_pad="SAME_UPPER", dilations=[2, 2], oracle="fallback"),
+    conv((1, 3, 8, 7), (4, 3, 3, 3), auto_pad="VALID", kernel_shape=[3, 3]),
+    conv((2, 3, 8, 8), (4, 3, 1, 1)),
+    conv((2, 37, 7, 7), (13, 37, 1, 1), bias=False),
+    conv((2, 16, 1, 1), (24, 16, 1, 1)),
+    conv((1, 8, 13, 9), (12, 8, 1, 1), strides=[2, 3]),
+    conv((1, 6, 8, 8), (9, 2, 1, 1), group=3),
+    conv((1, 8, 9, 9), (8, 2, 3, 3), group=4, pads=[1, 1, 1, 1]),
+    conv((1, 6, 5, 5), (18, 3, 3, 3), group=2, pads=[1, 1, 1, 1], bias=False),
+    conv((1, 6, 9, 9), (6, 1, 3, 3), group=6, pads=[1, 1, 1, 1]),
+    conv((2, 4, 11, 8), (8, 1, 5, 5), group=4, pads=[2, 2, 2, 2], strides=[2, 2]),
+    conv((1, 4, 11, 9), (4, 1, 7, 3), group=4, dilations=[1, 2]),
+    conv((1, 3, 17), (4, 3, 3), pads=[1, 1]),
+    conv((1, 3, 37), (6, 1, 5), group=3, pads=[2, 2]),
+    conv((1, 3, 23, 1), (4, 3, 5, 1), pads=[2, 0, 2, 0]),
+    conv((1, 2, 5, 6, 7), (3, 2, 3, 3, 3), pads=[1, 1, 1, 1, 1, 1]),
+    conv((1, 2, 5, 6, 7), (2, 1, 2, 3, 3), group=2),
+    conv((0, 3, 5, 5), (4, 3, 3, 3), oracle="fallback"),
+    conv((1, 8, 24, 40), (64, 8, 3, 3), pads=[1, 1, 1, 1]),
+    conv((1, 8, 24, 41), (64, 8, 3, 3), pads=[1, 1, 1, 1]),
+    conv((1, 24, 28, 28), (96, 24, 1, 1)),
+]
+TRANSPOSED = [
+    transposed((1, 3, 5, 7), (3, 5, 3, 3)),
+    transposed((2, 3, 5, 7), (3, 9, 3, 3), strides=[2, 2], bias=False),
+    transposed((1, 4, 6, 5), (4, 9, 4, 4), strides=[2, 2], pads=[1, 1, 1, 1]),
+    transposed(
+        (1, 4, 6, 5),
+        (4, 9, 4, 3),
+        strides=[3, 2],
+        dilations=[2, 3],
+        pads=[1, 0, 2, 1],
+        output_padding=[1, 1],
+    ),
+    transposed((1, 4, 6, 5), (4, 3, 3, 3), strides=[4, 6], dilations=[2, 4]),
+    transposed((1, 4, 6, 5), (4, 3, 2, 3), strides=[3, 3], group=2),
+    transposed((1, 4, 6, 5), (4, 1, 3, 3), strides=[2, 2], group=4),
+    transposed(
+        (1, 4, 6, 5), (4, 3, 3, 3), strides=[2, 2], auto_pad="SAME_UPPER", cut=(0, (12, 10))
+    ),
+    transposed(
+        (2, 4, 6, 5), (4, 3, 3, 3), strides=[2, 2], auto_pad="SAME_LOWER", cut=(1, (12, 10))
+    ),
+    transposed(
+        (1, 4, 4, 4), (4, 3, 3, 3), strides=[2, 2], output_shape=[7, 7], auto_pad="SAME_UPPER"
+    ),
+    transposed((1, 4, 6, 5), (4, 3, 3, 3), strides=[2, 2], auto_pad="VALID"),
+    transposed((1, 4, 9), (4, 3, 4), strides=[2]),
+    transposed((1, 2, 3, 4, 5), (2, 3, 2, 3, 3), strides=[1, 2, 2]),
+    transposed((1, 3, 5, 5), (3, 4, 1, 1), strides=[3, 3]),
+    transposed((1, 8, 20, 20), (8, 24, 2, 2), strides=[2, 2]),
+]
+CASES = CONV + TRANSPOSED
+
+
+@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+def test_node_suite(op: str) -> None:
+    assert failures(cases_of(op)) == {}
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_cpu(case: OpCase) -> None:
+    check_cpu(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_infer(case: OpCase) -> None:
+    check_infer(case)
+    check_infer(case.replace(constants=()))
+
+
+def test_same_pads_of_symbolic_sizes_are_expressions() -> None:
+    h = dims.symbol("h")
+    win = windows([h], [3], auto_pad="SAME_UPPER", strides=[2])
+    for size in range(1, 9):
+        now = [dims.evaluate(d, {"h": size}) for d in (win.out[0], win.begin[0], win.end[0])]
+        total = max((-(-size // 2) - 1) * 2 + 3 - size, 0)
+        assert now == [-(-size // 2), total // 2, total - total // 2]
+
+
+def test_float16_and_float64_keep_their_type() -> None:
+    case = conv((1, 3, 7, 9), (5, 3, 3, 3), pads=[1, 1, 1, 1])
+    values = [v for v in arrays(case) if v is not None]
+    exact = registry.run("Conv", "", 22, case.attrs, values, 1)[0]
+    for dtype, tol in ((np.float16, 2e-2), (np.float64, 1e-5)):
+        got = registry.run("Conv", "", 22, case.attrs, [v.astype(dtype) for v in values], 1)[0]
+        assert got.dtype == dtype
+        np.testing.assert_allclose(got.astype(np.float64), exact, atol=tol)
+
+
+def test_negative_pads_crop() -> None:
+    x = np.arange(36, dtype=np.float32).reshape(1, 1, 6, 6)
+    w = np.ones((1, 1, 2, 2), np.float32)
+    attrs = {"pads": [-1, 0, 0, -2]}
+    cropped = registry.run("Conv", "", 22, {}, [x[:, :, 1:, :4].copy(), w], 1)[0]
+    np.testing.assert_array_equal(registry.run("Conv", "", 22, attrs, [x, w], 1)[0], cropped)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (conv((1, 4, 5, 5), (6, 3, 3, 3)), "channels"),
+        (conv((1, 3, 2, 2), (6, 3, 5, 5)), "does not fit"),
+        (conv((1, 3, 5, 5), (6, 3, 3, 3), kernel_shape=[2, 2]), "kernel_shape"),
+        (conv((1, 3, 5, 5), (6, 3, 3, 3), auto_pad="MAYBE"), "MAYBE"),
+        (transposed((1, 4, 5, 5), (3, 6, 3, 3)), "channels"),
+        (transposed((1, 4, 2, 2), (4, 6, 1, 1), pads=[2, 2, 2, 2]), "exceed"),
+    ],
+    ids=lambda v: v if isinstance(v, str) else "",
+)
+def test_shapes_that_do_not_fit_are_refused(case: OpCase, words: str) -> None:
+    with pytest.raises(ShapeError, match=words):
+        inferred(case)
+    with pytest.raises(ValueError):
+        registry.run(case.op, "", 22, dict(case.attrs), arrays(case), 1)
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (conv((1, 1, 2, 2, 2, 2), (1, 1, 1, 1, 1, 1)), "three spatial axes"),
+        (conv((1, 8192, 3, 3), (1, 8192, 3, 3), strides=[3, 3]), "loop"),
+        (transposed((1, 2, 3, 3), (2, 2, 3, 3), pads=[-1, 0, 0, 0]), "negative pads"),
+    ],
+    ids=["rank", "trips", "pads"],
+)
+def test_gpu_refusals_have_reasons(case: OpCase, words: str) -> None:
+    verdict = supported(case)
+    assert not verdict.ok and words in verdict.reason
+
+
+def test_small_maps_get_small_tiles() -> None:
+    def choice(channels: int, size: int) -> tuple[int, int, tuple[int, int]]:
+        win = windows([1, size, size], [1, 3, 3], pads=[0, 1, 1] * 2)
+        geo = Geometry(win, 1, 1, 64, channels, 8)
+        first = next(v for v in variants(geo, size, size) if all(g.known for g in v.when))
+        return first.tile.rows, first.tile.columns, first.workgroup
+
+    assert choice(64, 56) == (8, 8, (64, 1))
+    assert choice(256, 14) == (8, 4, (64, 1))
+    assert choice(32, 7) == (4, 4, (8, 8))
+
+
+def test_weights_that_are_no_constants_are_packed_on_the_gpu() -> None:
+    for constants, stages in (((1, 2), 1), ((), 2)):
+        case = conv((1, 3, 9, 9), (5, 3, 3, 3)).replace(constants=constants)
+        graph, node, _ = inferred(case)
+        op = definition(node)
+        assert op is not None and op.lower is not None
+        view = Lowering(graph, node, NodeView(graph, node).target, str, lambda *a: "derived")
+        assert len(op.lower(view)) == stages
