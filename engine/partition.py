@@ -1,0 +1,283 @@
+"""The device of every node, with the reason, what crosses, and what it is predicted to take.
+
+`verdicts` says what the GPU can run, `partition` chooses: by the minimum cut of `engine.placement`,
+or as the caller demands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from cpu_fallback import registry
+from engine import ops
+from engine.costs import DeviceProfile, Direction
+from engine.dims import Guard
+from engine.errors import UnsupportedOpError
+from engine.ir import Graph, Node
+from engine.ops import Support
+from engine.placement import MayFuse, Model, Transfer, build_model, minimum_cut
+from engine.ranges import Ranges
+from engine.verdicts import (
+    Role,
+    data_inputs,
+    describe_op,
+    is_control_flow,
+    roles,
+    verdicts,
+)
+
+__all__ = [
+    "Crossing",
+    "Partition",
+    "Verdict",
+    "check_all_gpu",
+    "checked_inputs",
+    "partition",
+    "verdicts",
+]
+
+DeviceChoice = Literal["auto", "gpu", "cpu"]
+Where = Literal["gpu", "cpu", "folded", "host-shape"]
+
+_ROLE_REASONS: Mapping[Role, str] = {
+    "folded": "its result is known when planning",
+    "host-shape": "it only works out sizes or indices",
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Where a node runs; `reason` says why it is not the GPU, and is "" for "gpu"."""
+
+    device: Where
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """A value that moves between an array and a GPU buffer, once a call."""
+
+    value: str
+    direction: Direction
+    nbytes: int
+    predicted_ms: float
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The split of one graph.
+
+    Attributes:
+        verdicts: node key to verdict, for every node of the graph.
+        labels: node key to the node's operator and name, for messages.
+        crossings: what moves, in the order in which the values are made.
+        guards: conditions on sizes under which the nodes placed on the GPU are supported.
+        predicted_ms, all_cpu_ms, all_gpu_ms: estimate of this split, of everything on the CPU, and
+            of everything on the GPU that can run there.
+        binding: the sizes that decided.
+    """
+
+    verdicts: Mapping[str, Verdict]
+    labels: Mapping[str, str]
+    crossings: tuple[Crossing, ...]
+    guards: tuple[Guard, ...]
+    predicted_ms: float
+    all_cpu_ms: float
+    all_gpu_ms: float
+    binding: Mapping[str, int]
+
+    def on_gpu(self, node: Node) -> bool:
+        """Whether `node` runs on the GPU."""
+        return self.verdicts[node.key].device == "gpu"
+
+    def nbytes(self, direction: Direction) -> int:
+        """Bytes that cross in one direction."""
+        return sum(c.nbytes for c in self.crossings if c.direction == direction)
+
+
+def partition(
+    graph: Graph,
+    support: Mapping[str, Support],
+    profile: DeviceProfile,
+    *,
+    device: DeviceChoice = "auto",
+    may_fuse: MayFuse | None = None,
+    has_cpu: Callable[[Node], bool] | None = None,
+    binding: Mapping[str, int] | None = None,
+) -> Partition:
+    """Places every node of `graph` (bodies are not entered).
+
+    Args:
+        support: what `verdicts` found.
+        device: "auto" takes the split with the least predicted time; "gpu" puts everything there
+            that the GPU supports and that is not `roles` work; "cpu" puts nothing there.
+        may_fuse: whether fusion would make one kernel of two neighbours, the first feeding the
+            second; None counts no savings.
+        has_cpu: whether the CPU can run a node; None asks `cpu_fallback`.
+        binding: sizes that decide; symbols without one are taken as `costs.ASSUMED_SIZE`.
+
+    Raises: UnsupportedOpError if a node can run on no device, or only on the one not asked for.
+    """
+    has_cpu = has_cpu or _has_cpu
+    duties = roles(graph, support)
+    model = build_model(
+        graph,
+        support,
+        duties,
+        profile,
+        may_fuse=may_fuse,
+        has_cpu=has_cpu,
+        binding=binding,
+    )
+    possible = frozenset(range(len(model.nodes))) - model.only_cpu
+    _check_runnable(model, support, possible if device != "cpu" else frozenset(), has_cpu)
+    if device == "auto":
+        chosen = minimum_cut(model)
+    else:
+        chosen = possible if device == "gpu" else frozenset()
+    found = _verdicts(graph, model, chosen, support, duties, device)
+    on_gpu = [support[node.key] for i, node in enumerate(model.nodes) if i in chosen]
+    return Partition(
+        verdicts=found,
+        labels={node.key: _label(node) for node in graph.nodes},
+        crossings=_crossings(model, chosen),
+        guards=tuple(dict.fromkeys(g for s in on_gpu for g in s.guards)),
+        predicted_ms=_ms(model.total_ns(chosen)),
+        all_cpu_ms=_ms(model.total_ns(frozenset())),
+        all_gpu_ms=_ms(model.total_ns(possible)),
+        binding=dict(binding or {}),
+    )
+
+
+def _verdicts(
+    graph: Graph,
+    model: Model,
+    chosen: frozenset[int],
+    support: Mapping[str, Support],
+    duties: Mapping[str, Role],
+    device: DeviceChoice,
+) -> dict[str, Verdict]:
+    asked = "device='cpu' was asked for"
+    reasons = _reasons(model, chosen) if device == "auto" else {}
+    found: dict[str, Verdict] = {}
+    for node in graph.nodes:
+        if node.key in duties:
+            role = duties[node.key]
+            found[node.key] = Verdict(role, _ROLE_REASONS[role])
+        elif not support[node.key].ok:
+            found[node.key] = Verdict("cpu", support[node.key].reason)
+    for i, node in enumerate(model.nodes):
+        if i in chosen:
+            found[node.key] = Verdict("gpu")
+        elif node.key not in found:
+            found[node.key] = Verdict("cpu", reasons.get(i, asked))
+    return {node.key: found[node.key] for node in graph.nodes}
+
+
+def check_all_gpu(found: Partition) -> None:
+    """Raises: UnsupportedOpError if a node runs on the CPU, listing all that do, with reasons."""
+    refused = [
+        f"  {found.labels[key]}: {verdict.reason}"
+        for key, verdict in found.verdicts.items()
+        if verdict.device == "cpu"
+    ]
+    if refused:
+        raise UnsupportedOpError(
+            f"require_gpu is set, but {len(refused)} of {len(found.verdicts)} nodes run on the "
+            "CPU:\n" + "\n".join(refused) + "\nRun without require_gpu, or, where only the "
+            "predicted time speaks against the GPU, with device='gpu'."
+        )
+
+
+def checked_inputs(graph: Graph, found: Partition, ranges: Ranges) -> tuple[str, ...]:
+    """The int64 graph inputs that the call must scan: if one leaves the int32 range, plan anew.
+
+    Some value that a GPU node reads or writes is proven to fit only if they do.
+    """
+    needed: set[str] = set()
+    for node in graph.nodes:
+        if found.on_gpu(node):
+            for name in (*data_inputs(node, ops.definition(node)), *node.writes):
+                needed |= ranges.assumes(name)
+    return tuple(name for name in (*graph.inputs, *graph.captures) if name in needed)
+
+
+@cache
+def _exists(op_type: str, domain: str, since_version: int) -> bool:
+    return registry.exists(op_type, domain, since_version) is not None
+
+
+def _has_cpu(node: Node) -> bool:
+    return is_control_flow(node) or _exists(node.op_type, node.domain, node.since_version)
+
+
+def _check_runnable(
+    model: Model,
+    support: Mapping[str, Support],
+    possible: Set[int],
+    has_cpu: Callable[[Node], bool],
+) -> None:
+    stuck = [n for i, n in enumerate(model.nodes) if i not in possible and not has_cpu(n)]
+    if stuck:
+        lines = [
+            f"  {_label(n)}: no CPU implementation of {describe_op(n)}; not on the GPU because "
+            + (support[n.key].reason or "only the CPU may be used")
+            for n in stuck
+        ]
+        raise UnsupportedOpError(
+            "these nodes can run nowhere:\n" + "\n".join(lines) + "\nRegister the operator with "
+            "engine.register, or convert the model to a version of it that is known."
+        )
+
+
+def _label(node: Node) -> str:
+    return f"{node.op_type} {node.name or node.key!r}"
+
+
+def _crossings(model: Model, chosen: Set[int]) -> tuple[Crossing, ...]:
+    moves = ((t, t.direction(chosen)) for t in model.transfers)
+    return tuple(
+        Crossing(t.value, direction, t.nbytes, _ms(t.cost_ns(chosen)))
+        for t, direction in moves
+        if direction is not None
+    )
+
+
+def _reasons(model: Model, chosen: frozenset[int]) -> dict[int, str]:
+    """Why nodes that the GPU could run are better off on the CPU, by id."""
+    transfers: dict[int, list[Transfer]] = {}
+    for transfer in model.transfers:
+        for i in {transfer.producer, *transfer.gpu_readers, *transfer.cpu_readers}:
+            if i is not None:
+                transfers.setdefault(i, []).append(transfer)
+    saved: dict[int, int] = {}
+    for saving in model.savings:
+        for i, other in ((saving.first, saving.second), (saving.second, saving.first)):
+            if other in chosen:
+                saved[i] = saved.get(i, 0) + saving.saved_ns
+    submit_ns = 0 if chosen - model.free else model.submit_ns
+    found = {}
+    for i in set(range(len(model.nodes))) - chosen - model.only_cpu:
+        moved = chosen | {i}
+        more = submit_ns + sum(t.cost_ns(moved) - t.cost_ns(chosen) for t in transfers.get(i, ()))
+        found[i] = _reason(model, i, model.gpu_ns[i] - saved.get(i, 0), more)
+    return found
+
+
+def _reason(model: Model, i: int, gpu_ns: int, more_ns: int) -> str:
+    """What moving node `i` alone to the GPU would change."""
+    if i in model.free:
+        return "it is another view of a value that is on the CPU"
+    text = f"predicted {_ms(model.cpu_ns[i]):.3f} ms here, {_ms(gpu_ns):.3f} ms on the GPU"
+    if more_ns > 0:
+        return f"{text} and {_ms(more_ns):.3f} ms more for transfers and waits"
+    if more_ns < 0:
+        return f"{text} less {_ms(-more_ns):.3f} ms for transfers that would fall away"
+    return text
+
+
+def _ms(ns: int) -> float:
+    return ns / 1e6

@@ -1,0 +1,228 @@
+"""What may run where: which nodes the GPU can take, and which need no device at all.
+
+`verdicts` makes the checks that hold for every operator (dtypes, ranks, limits, int64 ranges), then
+asks the operator's own `supports`. `roles` finds the nodes that only work out sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Literal
+
+from engine import dims, ops
+from engine.costs import GPU_ELEMENT_NBYTES
+from engine.dims import Guard
+from engine.errors import ShapeError
+from engine.ir import Graph, Node
+from engine.ops import NodeView, OpDef, Support
+from engine.ranges import Ranges
+from engine.target import Target
+
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+HOST_SHAPE_SIZE = 64
+"""Most elements of a value that counts as a shape."""
+
+Role = Literal["folded", "host-shape"]
+_MIB = 1 << 20
+
+
+def verdicts(
+    graph: Graph,
+    target: Target,
+    *,
+    ranges: Ranges,
+    binding: Mapping[str, int] | None = None,
+) -> dict[str, Support]:
+    """Node key to whether a GPU with the limits of `target` can run the node.
+
+    A guard that `binding` breaks is a refusal; one that it leaves open stays in the answer.
+    """
+    return {
+        node.key: _decide(_support(NodeView(graph, node, target), ranges), binding)
+        for node in graph.nodes
+    }
+
+
+def _support(view: NodeView, ranges: Ranges) -> Support:
+    node = view.node
+    if is_control_flow(node):
+        return ops.no("control flow is driven by the host")
+    op = ops.definition(node)
+    if op is None or not op.on_gpu:
+        return ops.no(f"there is no GPU kernel for {describe_op(node)}")
+    guards: list[Guard] = []
+    for found in _checks(view, op, ranges):
+        if isinstance(found, str):
+            return ops.no(found)
+        guards.append(found)
+    try:
+        own = op.supports(view) if op.supports is not None else ops.YES
+    except ShapeError as error:
+        return ops.no(str(error))
+    return Support(own.ok, own.reason, (*guards, *own.guards)) if own.ok else own
+
+
+def is_control_flow(node: Node) -> bool:
+    """Whether a node runs bodies of its own."""
+    return bool(node.bodies) or (node.domain == "" and node.op_type in CONTROL_FLOW)
+
+
+def describe_op(node: Node) -> str:
+    """The operator for messages: "LSTM-14" or "com.microsoft:FusedMatMul-1"."""
+    domain = f"{node.domain}:" if node.domain else ""
+    return f"{domain}{node.op_type}-{node.since_version}"
+
+
+def _checks(view: NodeView, op: OpDef, ranges: Ranges) -> Iterator[str | Guard]:
+    """Reasons against the GPU, and guards, that follow from the operands of any operator."""
+    node = view.node
+    for index in op.shape_inputs:
+        if view.has(index) and view.const(index) is None and view.dims(index) is None:
+            yield f"its input {index} ({node.input(index)!r}) is not known when planning"
+    inputs = data_inputs(node, op)
+    operands = tuple(dict.fromkeys((*inputs, *node.writes)))
+    for name in operands:
+        yield from _check_type(view.graph, name, op, is_input=name in inputs)
+    for name in operands:
+        yield from _check_size(view.graph, name, view.target)
+        tensor = view.graph.tensor(name)
+        if tensor is not None and tensor.dtype.name == "int64":
+            fit = ranges.fits_int32(name)
+            if not fit.ok:
+                yield fit.how
+            yield from fit.guards
+    buffers = len(operands) + op.scratch
+    limit = view.target.max_storage_buffers_per_shader_stage
+    if not op.variadic and not op.view and buffers > limit:
+        yield f"it needs {buffers} storage buffers, and a kernel may bind {limit}"
+
+
+def data_inputs(node: Node, op: OpDef | None) -> tuple[str, ...]:
+    """The inputs that a kernel reads: all but `shape_inputs`, each once."""
+    skipped = op.shape_inputs if op is not None else ()
+    names = (name for i, name in enumerate(node.inputs) if name and i not in skipped)
+    return tuple(dict.fromkeys(names))
+
+
+def _check_type(graph: Graph, name: str, op: OpDef, *, is_input: bool) -> Iterator[str]:
+    """Outputs follow from the inputs, so `OpDef.dtypes` speaks about the inputs only."""
+    tensor = graph.tensor(name)
+    if tensor is None:
+        yield f"{name!r} is not a tensor of known type"
+    elif not tensor.dtype.wgsl:
+        yield f"no kernel computes with {tensor.dtype} ({name!r})"
+    elif is_input and tensor.dtype.name not in op.dtypes:
+        yield f"its kernel does not take {tensor.dtype} ({name!r})"
+    elif tensor.shape is None:
+        yield f"the rank of {name!r} is unknown"
+    elif len(tensor.shape) > ops.MAX_RANK:
+        yield f"{name!r} has rank {len(tensor.shape)}, and kernels index at most {ops.MAX_RANK}"
+
+
+def _check_size(graph: Graph, name: str, target: Target) -> Iterator[str | Guard]:
+    tensor = graph.tensor(name)
+    if tensor is None or tensor.size is None:
+        return
+    limit = min(target.max_storage_buffer_binding_size, target.max_buffer_size)
+    nbytes = tensor.size * GPU_ELEMENT_NBYTES
+    if isinstance(nbytes, int):
+        if nbytes > limit:
+            yield (
+                f"{name!r} takes {nbytes / _MIB:.1f} MiB, more than the {limit / _MIB:.1f} MiB "
+                "that one binding may hold"
+            )
+    else:
+        why = f"{name!r} ({tensor}) takes at most {limit / _MIB:.1f} MiB"
+        yield dims.at_least(limit, nbytes, why)
+
+
+def _decide(support: Support, binding: Mapping[str, int] | None) -> Support:
+    """Drops guards that always hold; refuses where one cannot hold, or not at `binding`."""
+    if not support.ok:
+        return support
+    open_guards = []
+    for guard in support.guards:
+        holds = guard.known
+        if holds is None and binding is not None:
+            needed = dims.symbols_of(guard.expr)
+            if needed <= binding.keys() and not guard.holds(binding):
+                sizes = ", ".join(f"{name}={binding[name]}" for name in sorted(needed))
+                return ops.no(f"it needs that {guard}, which is not so at {sizes}")
+        if holds is False:
+            return ops.no(f"it needs that {guard}, which no size fulfils")
+        if holds is None:
+            open_guards.append(guard)
+    return Support(True, "", tuple(dict.fromkeys(open_guards)))
+
+
+def roles(graph: Graph, support: Mapping[str, Support]) -> dict[str, Role]:
+    """Node key to role, for the nodes that only work out sizes and indices.
+
+    "folded": all outputs are known as constants or dims, and are read as `shape_inputs` only, or
+    by other folded nodes; they are never run. "host-shape": all outputs are integers or bools of at
+    most `HOST_SHAPE_SIZE` elements, made from inputs as small, and are read as `shape_inputs`, by
+    other nodes of these roles, or by nodes that the GPU refuses.
+    """
+    found: dict[str, Role] = {}
+    for node in reversed(graph.nodes):
+        op = ops.definition(node)
+        if is_control_flow(node) or (op is not None and op.random):
+            continue
+        if any(graph.is_output(name) for name in node.writes):
+            continue
+        if _is_folded(graph, node, found):
+            found[node.key] = "folded"
+        elif _is_host_shape(graph, node, found, support):
+            found[node.key] = "host-shape"
+    return found
+
+
+def _is_folded(graph: Graph, node: Node, found: Mapping[str, Role]) -> bool:
+    values = [graph.values[name] for name in node.writes]
+    if any(v.constant is None and v.dims is None for v in values):
+        return False
+    return all(
+        found.get(reader.key) == "folded" or reads_shape_only(reader, name)
+        for name in node.writes
+        for reader in graph.consumers.get(name, ())
+    )
+
+
+def _is_host_shape(
+    graph: Graph, node: Node, found: Mapping[str, Role], support: Mapping[str, Support]
+) -> bool:
+    for name in node.writes:
+        tensor = graph.tensor(name)
+        if tensor is None or not (tensor.dtype.is_integer or tensor.dtype.name == "bool"):
+            return False
+        if not _is_small(graph, name):
+            return False
+        for reader in graph.consumers.get(name, ()):
+            wanted = reads_shape_only(reader, name) or reader.key in found
+            if not wanted and support[reader.key].ok:
+                return False
+    if reads_no_content(node):
+        return True
+    return all(graph.constant(n) is not None or _is_small(graph, n) for n in node.reads)
+
+
+def _is_small(graph: Graph, name: str) -> bool:
+    tensor = graph.tensor(name)
+    if tensor is None or tensor.size is None:
+        return False
+    most = dims.bounds(tensor.size)[1]
+    return most is not None and most <= HOST_SHAPE_SIZE
+
+
+def reads_shape_only(node: Node, name: str) -> bool:
+    """Whether `node` reads `name` through its `shape_inputs` alone."""
+    op = ops.definition(node)
+    if op is None or name in node.captures:
+        return False
+    places = [i for i, n in enumerate(node.inputs) if n == name]
+    return all(i in op.shape_inputs for i in places)
+
+
+def reads_no_content(node: Node) -> bool:
+    """Whether only the type of the inputs matters."""
+    return node.domain == "" and node.op_type in ("Shape", "Size")
