@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, reduce
+from functools import cache
 from typing import Union
 
 Atom = Union["Symbol", "Apply"]
@@ -254,7 +254,10 @@ def broadcast(a: Dim, b: Dim) -> Dim:
 
 def product(dims: Iterable[Dim]) -> Dim:
     """The product of dims; 1 for none."""
-    return reduce(lambda a, b: a * b, dims, 1)
+    total: Dim = 1
+    for dim in dims:
+        total = total * dim
+    return total
 
 
 def is_static(dims: Iterable[Dim]) -> bool:

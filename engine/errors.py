@@ -10,7 +10,7 @@ class ModelError(EngineError):
 
 
 class InputError(EngineError, ValueError):
-    """A call's inputs do not fit the model: name, dtype, rank or size; or an output name is unknown."""
+    """A call's inputs do not fit the model (name, dtype, rank, size), or name unknown outputs."""
 
 
 class ShapeError(EngineError, ValueError):

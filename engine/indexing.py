@@ -78,7 +78,7 @@ def index_map(name: str, sizes: Sequence[Dim], strides: Sequence[Dim], offset: D
     if len(sizes) == 1 and strides[0] == 1 and offset == 0:
         return IndexMap(name, _function(name, ["return i;"]), (), identity=True)
     params_list: list[tuple[str, Dim]] = []
-    lines = [] if len(sizes) == 1 else ["var rest = i;"]
+    lines: list[str] = []
     terms = []
     for axis in reversed(range(len(sizes))):
         coordinate = "i" if len(sizes) == 1 else "rest"
@@ -88,7 +88,8 @@ def index_map(name: str, sizes: Sequence[Dim], strides: Sequence[Dim], offset: D
             if strides[axis] != 0:
                 lines.append(f"let c{axis} = rest % params.{size};")
                 coordinate = f"c{axis}"
-            lines.append(f"rest = rest / params.{size};")
+            if any(strides[outer] != 0 for outer in range(axis)):
+                lines.append(f"rest = rest / params.{size};")
         if strides[axis] == 0:
             continue
         if strides[axis] == 1:
@@ -101,7 +102,12 @@ def index_map(name: str, sizes: Sequence[Dim], strides: Sequence[Dim], offset: D
         params_list.append((f"{name}_offset", offset))
         terms.append(f"params.{name}_offset")
     lines.append(f"return {' + '.join(reversed(terms))};")
-    return IndexMap(name, _function(name, lines), tuple(params_list))
+    if any("rest" in line for line in lines):
+        declare = "var" if any(line.startswith("rest =") for line in lines) else "let"
+        lines.insert(0, f"{declare} rest = i;")
+    text = _function(name, lines)
+    used = tuple((n, d) for n, d in params_list if f"params.{n}" in text)
+    return IndexMap(name, text, used)
 
 
 def _function(name: str, lines: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
-"""Operators: what the stages know about each, registered by family in the modules of this folder.
+"""Operators: what the stages know about each, registered by family in this folder's modules.
 
-`OpDef` ties an operator to its rules: shape inference on symbolic dims (`infer`), symbolic values of
-small integer tensors (`evaluate`), what the GPU can do (`supports`), and how (`elementwise`, `view`
-or `lower`). An operator without an `OpDef` runs on the CPU, with onnx's own shape inference.
+`OpDef` ties an operator to its rules: shape inference on symbolic dims (`infer`), symbolic contents
+of small integer tensors (`evaluate`), what the GPU can do (`supports`), and how (`elementwise`,
+`view` or `lower`). An operator without an `OpDef` runs on the CPU, with onnx's own shape inference.
 """
 
 from __future__ import annotations
@@ -344,9 +344,9 @@ def _import_families() -> None:
 def object_array(items: Sequence[Dim] | Dim, shape: Sequence[int] | None = None) -> Array:
     """Dims as an object array: 1-D for a sequence, 0-D for one dim, or of the given shape."""
     if isinstance(items, (int, dims.Expr)):
-        array = np.empty((), dtype=object)
-        array[()] = items
-        return array
-    array = np.empty(len(items), dtype=object)
+        scalar: Array = np.empty((), dtype=object)
+        scalar[()] = items
+        return scalar
+    array: Array = np.empty(len(items), dtype=object)
     array[:] = list(items)
     return array if shape is None else array.reshape(tuple(shape))

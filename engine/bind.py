@@ -1,0 +1,227 @@
+"""Bind: a plan and the sizes of a call to the numbers that the runner needs.
+
+Every size, grid, parameter and guard of a plan is evaluated through one table per epoch. Epoch 0
+holds what the inputs' shapes decide; each `Bind` step in the plan starts another one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.dims import Dim, Table, symbols_of
+from engine.errors import PlanError
+from engine.ir import Array
+from engine.plan import Dispatch, Plan, epochs
+from engine.schedule import Bind
+
+PARAMS_ALIGNMENT = 256
+
+_Variants = list[tuple[tuple[tuple[int, bool], ...], tuple[int, ...], int]]
+"""Places in the table: guards (and whether they must be zero), grid, loop trips."""
+
+
+class LimitError(PlanError):
+    """A device limit would be broken for these sizes; `nodes` are the keys of those concerned."""
+
+    def __init__(self, message: str, nodes: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.nodes = nodes
+
+
+@dataclass
+class Bound:
+    """The numbers of one epoch.
+
+    Attributes:
+        chosen: for each dispatch of the epoch, by its index in `Plan.dispatches`: the variant that
+            runs and its workgroups; no workgroups where there is nothing to compute.
+        params: bytes of the uniform buffer from `params_offset` on.
+        slot_nbytes: least size of each slot that the epoch needs.
+        sizes: contents of the values that are written when bound.
+        shapes: shape of each value on the GPU or in an output.
+    """
+
+    chosen: dict[int, tuple[int, tuple[int, int, int] | None]]
+    params: bytes
+    params_offset: int
+    slot_nbytes: dict[int, int]
+    sizes: dict[str, Array]
+    shapes: dict[str, tuple[int, ...]]
+
+
+class Binder:
+    """Evaluates a plan's tables; made once per plan."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.epoch_of_symbol = epochs(plan.symbols, plan.steps)
+        self.epochs = [_Epoch() for _ in range(1 + sum(isinstance(s, Bind) for s in plan.steps))]
+        self.params_offsets: dict[tuple[int, int], int] = {}
+        self._place_dispatches()
+        self._place_values()
+        offset = 0
+        for epoch in self.epochs:
+            epoch.offset = offset
+            offset += epoch.finish()
+        self.params_nbytes = offset
+        for (index, choice), start in list(self.params_offsets.items()):
+            epoch = self.epochs[self._numbers[index]]
+            self.params_offsets[index, choice] = epoch.offset + start
+
+    def _epoch(self, *dims: Dim) -> int:
+        symbols = frozenset().union(*map(symbols_of, dims)) if dims else frozenset()
+        unknown = symbols - self.epoch_of_symbol.keys()
+        if unknown:
+            raise PlanError(f"no step binds {', '.join(sorted(unknown))}")
+        return max((self.epoch_of_symbol[s] for s in symbols), default=0)
+
+    def _place_dispatches(self) -> None:
+        placed: list[tuple[int, int, Dispatch]] = []
+        for index, dispatch in enumerate(self.plan.dispatches):
+            dims: list[Dim] = []
+            for variant in dispatch.variants:
+                dims += [*variant.grid, variant.trips, *(g.expr for g in variant.when)]
+                dims += [p for p in variant.params if not isinstance(p, float)]
+            placed.append((self._epoch(*dims), index, dispatch))
+        for number, index, dispatch in placed:
+            epoch = self.epochs[number]
+            for choice, variant in enumerate(dispatch.variants):
+                kernel = self.plan.kernels[variant.kernel]
+                kinds = [kind for _, kind in kernel.params]
+                self.params_offsets[index, choice] = epoch.add_params(variant.params, kinds)
+            epoch.add_dispatch(index, dispatch)
+        self._numbers = {index: number for number, index, _ in placed}
+
+    def _place_values(self) -> None:
+        plan = self.plan
+        for name, slot in plan.memory.slot_of.items():
+            nbytes = plan.storages[name].nbytes(plan.shape(name))
+            self.epochs[self._epoch(nbytes)].add_slot(slot, nbytes)
+        shaped = {*plan.memory.slot_of, *plan.roots, *plan.graph.outputs, *plan.graph.inputs}
+        for name in shaped:
+            tensor = plan.scratch.get(name) or plan.graph.tensor(name)
+            if tensor is None or tensor.shape is None:
+                continue
+            symbols = frozenset().union(*map(symbols_of, tensor.shape), frozenset())
+            if symbols <= self.epoch_of_symbol.keys():
+                self.epochs[self._epoch(*tensor.shape)].add_shape(name, tensor.shape)
+        for name in plan.sizes:
+            dims = plan.graph.values[name].dims
+            if dims is not None:
+                tensor = plan.tensor(name)
+                flat = tuple(dims.reshape(-1))
+                epoch = self.epochs[self._epoch(*flat)]
+                epoch.add_sizes(name, flat, dims.shape, tensor.dtype.numpy)
+
+    def bind(self, number: int, binding: Mapping[str, int]) -> Bound:
+        """The numbers of epoch `number`. Raises: PlanError if a device limit would be broken."""
+        epoch = self.epochs[number]
+        return epoch.evaluate(self.plan, binding)
+
+
+class _Epoch:
+    """Places in one table for all dims that are known at the same time."""
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.dims: list[Dim] = []
+        self.places: dict[Dim, int] = {}
+        self.params_nbytes = 0
+        self.words: list[tuple[int, int]] = []
+        self.floats: list[tuple[int, float]] = []
+        self.dispatches: list[tuple[int, Dispatch, _Variants]] = []
+        self.slots: list[tuple[int, int]] = []
+        self.shapes: list[tuple[str, tuple[int, ...]]] = []
+        self.sizes: list[tuple[str, tuple[int, ...], tuple[int, ...], np.dtype]] = []
+
+    def place(self, dim: Dim) -> int:
+        if dim not in self.places:
+            self.places[dim] = len(self.dims)
+            self.dims.append(dim)
+        return self.places[dim]
+
+    def add_params(self, params: tuple[Dim | float, ...], kinds: list[str]) -> int:
+        """Adds one uniform block; returns its offset within the epoch."""
+        start = self.params_nbytes
+        for index, (value, kind) in enumerate(zip(params, kinds, strict=True)):
+            word = start // 4 + index
+            if isinstance(value, float):
+                self.floats.append((word, value))
+            elif kind == "f32":
+                raise PlanError("a float parameter must be given as a float")
+            else:
+                self.words.append((word, self.place(value)))
+        self.params_nbytes += -(-max(len(params), 1) * 4 // PARAMS_ALIGNMENT) * PARAMS_ALIGNMENT
+        return start
+
+    def add_dispatch(self, index: int, dispatch: Dispatch) -> None:
+        variants: _Variants = []
+        for variant in dispatch.variants:
+            guards = tuple((self.place(g.expr), g.kind == "zero") for g in variant.when)
+            grid = tuple(self.place(d) for d in variant.grid)
+            variants.append((guards, grid, self.place(variant.trips)))
+        self.dispatches.append((index, dispatch, variants))
+
+    def add_slot(self, slot: int, nbytes: Dim) -> None:
+        self.slots.append((slot, self.place(nbytes)))
+
+    def add_shape(self, name: str, shape: tuple[Dim, ...]) -> None:
+        self.shapes.append((name, tuple(self.place(d) for d in shape)))
+
+    def add_sizes(
+        self, name: str, dims: tuple[Dim, ...], shape: tuple[int, ...], dtype: np.dtype
+    ) -> None:
+        self.sizes.append((name, tuple(self.place(d) for d in dims), shape, dtype))
+
+    def finish(self) -> int:
+        """Freezes the table; returns the bytes of its uniform blocks."""
+        self.table = Table(self.dims)
+        self.template = np.zeros(self.params_nbytes // 4, dtype=np.uint32)
+        for word, value in self.floats:
+            self.template[word] = np.float32(value).view(np.uint32)
+        self.word_index = np.array([w for w, _ in self.words], dtype=np.intp)
+        self.word_place = np.array([p for _, p in self.words], dtype=np.intp)
+        return self.params_nbytes
+
+    def evaluate(self, plan: Plan, binding: Mapping[str, int]) -> Bound:
+        values = self.table.evaluate(binding)
+        params = self.template.copy()
+        if len(self.word_index):
+            numbers = np.array(values, dtype=np.int64)[self.word_place]
+            params[self.word_index] = (numbers & 0xFFFFFFFF).astype(np.uint32)
+        chosen = {i: self._choose(plan, d, v, values) for i, d, v in self.dispatches}
+        slots: dict[int, int] = {}
+        for slot, place in self.slots:
+            slots[slot] = max(slots.get(slot, 0), values[place])
+        sizes = {
+            name: np.array([values[p] for p in places], dtype=dtype).reshape(shape)
+            for name, places, shape, dtype in self.sizes
+        }
+        shapes = {name: tuple(values[p] for p in places) for name, places in self.shapes}
+        return Bound(chosen, params.tobytes(), self.offset, slots, sizes, shapes)
+
+    def _choose(
+        self, plan: Plan, dispatch: Dispatch, variants: _Variants, values: tuple[int, ...]
+    ) -> tuple[int, tuple[int, int, int] | None]:
+        for choice, (guards, grid, trips) in enumerate(variants):
+            if all((values[p] == 0) if zero else (values[p] >= 0) for p, zero in guards):
+                x, y, z = (values[p] for p in grid)
+                if not (x and y and z):
+                    return choice, None
+                _check(plan, dispatch, (x, y, z), values[trips])
+                return choice, (x, y, z)
+        raise PlanError(f"{dispatch.label}: no variant fits the sizes")
+
+
+def _check(plan: Plan, dispatch: Dispatch, grid: tuple[int, int, int], trips: int) -> None:
+    limit = plan.target.max_compute_workgroups_per_dimension
+    if max(grid) > limit:
+        raise LimitError(f"{grid} workgroups are needed, a dimension holds {limit}", dispatch.nodes)
+    if trips > plan.target.max_loop_trips:
+        raise LimitError(
+            f"an invocation would loop {trips} times, and drivers may stop at 65,535",
+            dispatch.nodes,
+        )

@@ -1,0 +1,178 @@
+"""Command line: `onnx-wgpu run | explain | bench | devices`. Thin; everything is in the library."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from engine.errors import EngineError
+
+if TYPE_CHECKING:
+    from engine.ir import Array
+    from engine.runtime.session import InferenceSession
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit status: 0, or 1 after an error in one line on stderr."""
+    arguments = _parser().parse_args(argv)
+    try:
+        return int(arguments.command(arguments) or 0)
+    except (EngineError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="onnx-wgpu", description="Runs ONNX models on the GPU through WebGPU shaders."
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run a model once and describe its outputs")
+    _model_arguments(run)
+    run.add_argument("--save", metavar="DIR", type=Path, help="write outputs as DIR/NAME.npy")
+    run.set_defaults(command=_run)
+    explain = commands.add_parser("explain", help="where each node runs, why, and what it costs")
+    _model_arguments(explain)
+    explain.add_argument("--wgsl", action="store_true", help="print the generated shaders")
+    explain.add_argument("--json", action="store_true", help="print JSON")
+    explain.add_argument("--passes", action="store_true", help="what each pass did, or nearly did")
+    explain.set_defaults(command=_explain)
+    bench = commands.add_parser("bench", help="CPU against GPU latency")
+    _model_arguments(bench)
+    bench.add_argument("--repeats", type=int, default=10, help="warm calls per device")
+    bench.add_argument("--no-cold", action="store_true", help="leave out the cold start")
+    bench.set_defaults(command=_bench)
+    devices = commands.add_parser("devices", help="the GPUs that can be used, and their limits")
+    devices.set_defaults(command=_devices)
+    return parser
+
+
+def _model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", type=Path, help="an .onnx file")
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="an input; NAME=random (the default for all) draws one, seeded",
+    )
+    parser.add_argument(
+        "--dim", action="append", default=[], metavar="NAME=SIZE", help="a symbolic size, else 1"
+    )
+    parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
+    parser.add_argument("--adapter", help="index or part of the name; see `devices`")
+    parser.add_argument(
+        "--require-gpu", action="store_true", help="fail if any node would run on the CPU"
+    )
+    parser.add_argument(
+        "--disable", action="append", default=[], metavar="NAME", help="a pass or fusion rule"
+    )
+
+
+def _adapter(arguments: argparse.Namespace) -> int | str | None:
+    text = arguments.adapter
+    return int(text) if text is not None and text.isdigit() else text
+
+
+def _session(arguments: argparse.Namespace) -> InferenceSession:
+    from engine.runtime.session import InferenceSession
+
+    return InferenceSession(
+        arguments.model,
+        device=arguments.device,
+        require_gpu=arguments.require_gpu,
+        adapter=_adapter(arguments),
+        disable=arguments.disable,
+    )
+
+
+def _feeds(session: InferenceSession, arguments: argparse.Namespace) -> dict[str, Array]:
+    from engine.tools.inputs import make_inputs, parse_pairs
+
+    given = parse_pairs(arguments.input, "--input")
+    return make_inputs(session, given, parse_pairs(arguments.dim, "--dim"))
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    import numpy as np
+
+    from engine.tools.console import console, status
+
+    with status("loading the model"):
+        session = _session(arguments)
+        feeds = _feeds(session, arguments)
+    with status("running"):
+        results = session.run(None, feeds)
+    out = console()
+    out.print(
+        f"{arguments.model.name} on {session.device_name}: {session.times.total * 1e3:.2f} ms"
+    )
+    for arg, value in zip(session.get_outputs(), results, strict=True):
+        if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "fiub":
+            low, high, mean = value.min(), value.max(), value.astype(np.float64).mean()
+            text = (
+                f"{value.dtype}{list(value.shape)}  min {low:.6g}  max {high:.6g}  mean {mean:.6g}"
+            )
+        elif isinstance(value, np.ndarray):
+            text = f"{value.dtype}{list(value.shape)}"
+        else:
+            text = f"{type(value).__name__}"
+        out.print(f"  {arg.name}: {text}", markup=False)
+    if arguments.save:
+        arguments.save.mkdir(parents=True, exist_ok=True)
+        for arg, value in zip(session.get_outputs(), results, strict=True):
+            name = "".join(c if c.isalnum() or c in "-_." else "_" for c in arg.name)
+            np.save(arguments.save / f"{name}.npy", np.asarray(value))
+
+
+def _explain(arguments: argparse.Namespace) -> None:
+    from engine.tools.console import console, status
+
+    with status("planning"):
+        session = _session(arguments)
+        report = session.explain(_feeds(session, arguments))
+    out = console()
+    if arguments.json:
+        print(report.to_json())
+        return
+    out.print(
+        report.to_text(passes=arguments.passes), markup=False, highlight=False, soft_wrap=True
+    )
+    if arguments.wgsl:
+        print(report.wgsl())
+
+
+def _bench(arguments: argparse.Namespace) -> None:
+    from engine.tools.bench import bench
+    from engine.tools.console import bench_table, console, status
+
+    with status("measuring") as progress:
+        results = bench(
+            arguments.model,
+            lambda session: _feeds(session, arguments),
+            repeats=arguments.repeats,
+            cold=not arguments.no_cold,
+            adapter=_adapter(arguments),
+            progress=progress,
+        )
+    console().print(bench_table(arguments.model.name, results))
+
+
+def _devices(arguments: argparse.Namespace) -> int:
+    from engine.runtime.device import adapters
+    from engine.tools.console import console, devices_table
+
+    found = adapters()
+    if not found:
+        print(
+            "No GPU adapter was found; models run on the CPU.\n"
+            "  Linux: install your GPU's Vulkan driver, or `apt-get install mesa-vulkan-drivers`\n"
+            "         for Mesa's drivers and lavapipe, which runs on the CPU.\n"
+            "  Windows and macOS: update the graphics driver; DX12 and Metal come with the system."
+        )
+        return 1
+    console().print(devices_table(found))
+    return 0

@@ -1,0 +1,176 @@
+"""The compiler: all stages in order. Read this file first.
+
+    Graph -> passes -> verdicts -> partition -> fusion -> schedule (with transfers) -> Plan
+
+Everything here is pure: no GPU is touched, and `wgpu` is not imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from engine import fusion as fusion_stage
+from engine.costs import DeviceProfile
+from engine.dims import Guard, symbols_of
+from engine.errors import EngineError
+from engine.fusion import fuse, kernel_inputs, rule_for
+from engine.ir import Graph, Node, TensorType
+from engine.ops import Support, definition, no
+from engine.partition import DeviceChoice, partition
+from engine.passes import PIPELINE, PipelineResult, run_passes
+from engine.plan import Plan, build_plan, view_roots
+from engine.ranges import ranges
+from engine.schedule import schedule
+from engine.target import Target
+from engine.verdicts import verdicts
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user chose.
+
+    Attributes:
+        device: "auto" (least predicted time), "gpu" (whatever has a kernel) or "cpu".
+        disable: names of passes and fusion rules to leave out.
+        wide_inputs: int64 inputs whose values did not fit int32, so that they stay on the CPU.
+        refused: nodes (by key) that the GPU must not run, with the reason.
+    """
+
+    device: DeviceChoice = "auto"
+    disable: frozenset[str] = frozenset()
+    wide_inputs: frozenset[str] = frozenset()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+def check_device(device: str) -> DeviceChoice:
+    """`device` if it is one. Raises: EngineError with what there is."""
+    if device == "auto" or device == "gpu" or device == "cpu":
+        return device
+    raise EngineError(f"device is 'auto', 'gpu' or 'cpu', not {device!r}")
+
+
+def check_options(options: Options) -> None:
+    """Raises: EngineError for an unknown pass or fusion rule, with what there is."""
+    known = {step.name for step in PIPELINE} | {name for name, _ in fusion_stage.RULES}
+    unknown = sorted(options.disable - known)
+    if unknown:
+        raise EngineError(f"no pass or fusion rule is named {unknown}; there are {sorted(known)}")
+
+
+def optimise(graph: Graph, options: Options, binding: Mapping[str, int]) -> PipelineResult:
+    """The graph after all passes. Raises: ShapeError, ModelError; see `run_passes`."""
+    rules = {name for name, _ in fusion_stage.RULES}
+    return run_passes(graph, disable=options.disable - rules, binding=binding)
+
+
+def compile_graph(
+    passed: PipelineResult,
+    options: Options,
+    target: Target,
+    profile: DeviceProfile,
+    binding: Mapping[str, int],
+) -> Plan:
+    """The plan of a graph.
+
+    Args:
+        passed: the result of `optimise`.
+        options: what the user chose.
+        target: limits and features of the device.
+        profile: rates and latencies that "auto" decides by.
+        binding: the sizes of the first call, for decisions only; the plan holds for all sizes
+            that its guards allow.
+
+    Raises: EngineError kinds for what cannot be compiled, in words.
+    """
+    graph = passed.graph
+    checked = [n for n in graph.inputs if n not in options.wide_inputs]
+    intervals = ranges(graph, checked=checked)
+    support = verdicts(graph, target, ranges=intervals, binding=binding)
+    support = {**support, **_refusals(graph, support, options)}
+    placed = partition(
+        graph,
+        support,
+        profile,
+        device=options.device,
+        may_fuse=lambda a, b: rule_for(graph, a, b) not in (None, *options.disable),
+        binding=binding,
+    )
+    symbols = input_symbols(graph)
+    views = {n.key for n in graph.nodes if _is_alias(graph, n)}
+    roots = view_roots(graph, lambda n: n.key in views)
+    on_gpu = {k for k, v in placed.verdicts.items() if v.device == "gpu"} - views
+    live = _live_nodes(graph, on_gpu, views)
+    fused = fuse(graph, lambda n: n.key in on_gpu & live, target, options.disable)
+    cpu_nodes = [n for n in graph.nodes if n.key in live - on_gpu - views]
+    sizes = frozenset(n for n, v in graph.values.items() if v.dims is not None)
+    constants = {n for n, v in graph.values.items() if v.constant is not None}
+    scheduled = schedule(
+        graph,
+        fused.groups,
+        cpu_nodes,
+        on_host={*graph.inputs, *constants, *sizes},
+        symbols=symbols,
+        root=lambda n: roots.get(n, n),
+    )
+    guards: list[Guard] = [*passed.guards, *placed.guards]
+    return build_plan(
+        graph, target, placed, fused, scheduled, roots, sizes, guards, symbols, binding
+    )
+
+
+def input_symbols(graph: Graph) -> tuple[str, ...]:
+    """The symbols in the shapes of the graph's inputs, in order."""
+    found: dict[str, None] = {}
+    for name in graph.inputs:
+        tensor = graph.tensor(name)
+        for dim in tensor.shape or () if tensor else ():
+            found.update(dict.fromkeys(sorted(symbols_of(dim))))
+    return tuple(found)
+
+
+def _refusals(
+    graph: Graph, support: Mapping[str, Support], options: Options
+) -> Mapping[str, Support]:
+    """Nodes that this call's values or sizes keep off the GPU."""
+    return {k: no(reason) for k, reason in options.refused.items() if k in support}
+
+
+def _is_alias(graph: Graph, node: Node) -> bool:
+    """Whether a node only gives another shape to its input's buffer."""
+    op = definition(node)
+    if op is None or not op.view:
+        return False
+    source, result = graph.tensor(node.inputs[0]), graph.tensor(node.outputs[0])
+    if source is None or result is None or source.shape is None or result.shape is None:
+        return False
+    return source.dtype == result.dtype and _sizes_known(graph, result, source)
+
+
+def _sizes_known(graph: Graph, result: TensorType, source: TensorType) -> bool:
+    """Whether every symbol of a view's shape is known before the view is made."""
+    known = set(input_symbols(graph))
+    for dim in source.shape or ():
+        known |= symbols_of(dim)
+    return all(symbols_of(d) <= known for d in result.shape or ())
+
+
+def _live_nodes(graph: Graph, on_gpu: Collection[str], views: Collection[str]) -> set[str]:
+    """Nodes that must run: the others are known when sizes are bound, or only say sizes."""
+    needed = {n for n in graph.outputs if not _is_known(graph, n)}
+    live: set[str] = set()
+    for node in reversed(graph.nodes):
+        if not needed.intersection(node.writes):
+            continue
+        live.add(node.key)
+        if node.key in views:
+            reads: tuple[str, ...] = node.inputs[:1]
+        else:
+            reads = kernel_inputs(node) if node.key in on_gpu else node.reads
+        needed.update(n for n in reads if not _is_known(graph, n))
+    return live
+
+
+def _is_known(graph: Graph, name: str) -> bool:
+    value = graph.values[name]
+    return value.constant is not None or value.dims is not None

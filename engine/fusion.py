@@ -1,0 +1,244 @@
+"""Fusion: GPU nodes to groups, each of which becomes the dispatches of one kernel.
+
+A group is an optional anchor (MatMul, Conv, Reduce, ...) followed by elementwise nodes over the
+shape of the anchor's output, or elementwise nodes alone. Rules, each with a name that can be
+disabled: `elementwise-chain` joins elementwise nodes, `epilogue` puts them behind an anchor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from engine.ir import Graph, Node, Shape
+from engine.ops import definition
+from engine.target import Target
+
+RULES: tuple[tuple[str, str], ...] = (
+    ("elementwise-chain", "elementwise nodes over one shape become one shader"),
+    ("epilogue", "elementwise nodes after a kernel are computed where it stores its output"),
+)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Nodes that run together.
+
+    Attributes:
+        nodes: in topological order; the anchor, if there is one, comes first.
+        anchor: the node whose `lower` rule makes the dispatches; None: elementwise only.
+        inputs: values read from outside, in order of first use.
+        outputs: values that something outside reads; only these are stored.
+    """
+
+    nodes: tuple[Node, ...]
+    anchor: Node | None
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return self.nodes[0].key
+
+    @property
+    def label(self) -> str:
+        """Operators and names of the model's nodes, for listings and GPU labels."""
+        return " + ".join(n.op_type for n in self.nodes)
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(o for n in self.nodes for o in (n.origin or (n.key,))))
+
+
+@dataclass(frozen=True)
+class Fusion:
+    """Groups of all GPU nodes in topological order; what fused, and what nearly did and why not."""
+
+    groups: tuple[Group, ...]
+    applied: tuple[str, ...]
+    near_misses: tuple[str, ...]
+
+
+def is_elementwise(node: Node) -> bool:
+    """Whether a node's GPU form is one expression."""
+    op = definition(node)
+    return op is not None and op.elementwise is not None
+
+
+def _has_epilogue(node: Node) -> bool:
+    op = definition(node)
+    return op is not None and op.lower is not None and op.epilogue
+
+
+def rule_for(graph: Graph, producer: Node, consumer: Node) -> str | None:
+    """Name of the rule by which `consumer` may be fused behind `producer`, or None.
+
+    Both costs and fusion ask this; whether a group is full or would close a cycle comes later.
+    """
+    if not is_elementwise(consumer) or producer.outputs[0] not in consumer.inputs:
+        return None
+    rule = "elementwise-chain" if is_elementwise(producer) else "epilogue"
+    if rule == "epilogue" and not _has_epilogue(producer):
+        return None
+    made, wanted = graph.tensor(producer.outputs[0]), graph.tensor(consumer.outputs[0])
+    if made is None or wanted is None or made.shape is None or made.shape != wanted.shape:
+        return None
+    return rule
+
+
+@dataclass(eq=False)
+class _Draft:
+    """A group being built."""
+
+    nodes: list[Node]
+    anchor: Node | None
+    shape: Shape | None
+    last: int
+
+
+class _Fuser:
+    """Joins nodes into drafts in topological order, each node once."""
+
+    def __init__(self, graph: Graph, target: Target, disable: Collection[str]) -> None:
+        self.graph = graph
+        self.limit = target.max_storage_buffers_per_shader_stage
+        self.enabled = {name for name, _ in RULES} - set(disable)
+        self.order = {name: i for i, n in enumerate(graph.nodes) for name in n.writes}
+        self.draft_of: dict[str, _Draft] = {}
+        self.applied: list[str] = []
+        self.near_misses: list[str] = []
+
+    def add(self, node: Node, on_gpu: bool) -> None:
+        shape = None
+        elementwise = on_gpu and is_elementwise(node)
+        if elementwise or (on_gpu and _has_epilogue(node)):
+            tensor = self.graph.tensor(node.outputs[0])
+            shape = tensor.shape if tensor else None
+        draft = _Draft([node], None if elementwise else node, shape, self.order[node.key])
+        if elementwise and shape is not None:
+            draft = self._join(node, draft)
+        for name in node.writes:
+            self.draft_of[name] = draft
+
+    def _join(self, node: Node, joined: _Draft) -> _Draft:
+        """`node`'s draft joined with those of its producers, the latest first."""
+        for name in sorted(set(node.reads), key=lambda n: self.order.get(n, -1), reverse=True):
+            producer = self.graph.producer.get(name)
+            if producer is None or self.draft_of[name] is joined:
+                continue
+            if rule_for(self.graph, producer, node) not in self.enabled:
+                continue
+            draft = self.draft_of[name]
+            problem = self._obstacle(draft, joined)
+            if problem:
+                self.near_misses.append(
+                    f"{_name(node)} not fused behind {_name(producer)}: {problem}"
+                )
+                continue
+            rule = rule_for(self.graph, producer, node)
+            self.applied.append(f"{rule}: {_name(node)} behind {_name(producer)}")
+            joined = self._merge(draft, joined)
+        return joined
+
+    def _obstacle(self, draft: _Draft, joined: _Draft) -> str:
+        if draft.anchor is not None and joined.anchor is not None:
+            return "each already has a kernel of its own"
+        nodes = draft.nodes + joined.nodes
+        count = tensor_count(self.graph, nodes, draft.anchor or joined.anchor)
+        if count > self.limit:
+            return f"it would need {count} storage buffers, and the device allows {self.limit}"
+        if self._reaches_back(draft, joined):
+            return "something between them is computed elsewhere"
+        return ""
+
+    def _reaches_back(self, draft: _Draft, joined: _Draft) -> bool:
+        """Whether a path leaves the union of two drafts and comes back into it."""
+        floor = min(self.order[n.key] for n in (*draft.nodes, *joined.nodes))
+        stack = [name for n in (*draft.nodes, *joined.nodes) for name in n.reads]
+        seen: set[int] = set()
+        while stack:
+            owner = self.draft_of.get(stack.pop())
+            if owner is None or owner is draft or owner is joined or id(owner) in seen:
+                continue
+            seen.add(id(owner))
+            if owner.last < floor:
+                continue
+            for name in (name for n in owner.nodes for name in n.reads):
+                if self.draft_of.get(name) in (draft, joined):
+                    return True
+                stack.append(name)
+        return False
+
+    def _merge(self, draft: _Draft, joined: _Draft) -> _Draft:
+        anchor = draft.anchor or joined.anchor
+        rest = [n for n in draft.nodes + joined.nodes if n is not anchor]
+        rest.sort(key=lambda n: self.order[n.key])
+        draft.nodes = [*([anchor] if anchor is not None else []), *rest]
+        draft.anchor = anchor
+        draft.last = max(draft.last, joined.last)
+        for node in joined.nodes:
+            for name in node.writes:
+                self.draft_of[name] = draft
+        return draft
+
+
+def _name(node: Node) -> str:
+    return f"{node.op_type} {node.name or node.key!r}"
+
+
+def kernel_inputs(node: Node) -> tuple[str, ...]:
+    """The inputs of a node that kernels read: all but omitted ones and `OpDef.shape_inputs`."""
+    op = definition(node)
+    planned = op.shape_inputs if op is not None else ()
+    return tuple(n for i, n in enumerate(node.inputs) if n and i not in planned)
+
+
+def _boundary(graph: Graph, nodes: Sequence[Node]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    members = {n.key for n in nodes}
+    inside = {name for n in nodes for name in n.writes}
+    inputs: dict[str, None] = {}
+    for node in nodes:
+        used = kernel_inputs(node)
+        inputs.update(dict.fromkeys(n for n in used if n not in inside))
+    outputs = tuple(
+        name
+        for n in nodes
+        for name in n.writes
+        if graph.is_output(name) or any(c.key not in members for c in graph.consumers.get(name, ()))
+    )
+    return tuple(inputs), outputs
+
+
+def tensor_count(graph: Graph, nodes: list[Node], anchor: Node | None) -> int:
+    """Storage buffers that one kernel over `nodes` binds."""
+    inputs, outputs = _boundary(graph, nodes)
+    op = definition(anchor) if anchor is not None else None
+    return len(inputs) + max(len(outputs), 1) + (op.scratch if op else 0)
+
+
+def fuse(
+    graph: Graph,
+    on_gpu: Callable[[Node], bool],
+    target: Target,
+    disable: Collection[str] = (),
+) -> Fusion:
+    """Groups for the nodes of `graph` that run on the GPU.
+
+    Args:
+        graph: after passes, with types.
+        on_gpu: which nodes the partition put on the GPU.
+        target: for the number of storage buffers a kernel may bind.
+        disable: names of `RULES` not to use.
+    """
+    fuser = _Fuser(graph, target, disable)
+    for node in graph.nodes:
+        fuser.add(node, on_gpu(node))
+    groups: dict[int, Group] = {}
+    for node in graph.nodes:
+        if not on_gpu(node):
+            continue
+        draft = fuser.draft_of[node.key]
+        if id(draft) not in groups:
+            inputs, outputs = _boundary(graph, draft.nodes)
+            groups[id(draft)] = Group(tuple(draft.nodes), draft.anchor, inputs, outputs)
+    return Fusion(tuple(groups.values()), tuple(fuser.applied), tuple(fuser.near_misses))

@@ -1,0 +1,291 @@
+"""Device: adapters, the wgpu device requested with exactly a target's limits, pipelines, buffers.
+
+Errors inside `queue.submit` abort the process, so whoever submits checks everything before: see
+`Device.require`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from engine.errors import DeviceError, ShaderError
+from engine.ir import Array
+from engine.shader import Kernel
+from engine.target import Target
+
+os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+
+import wgpu
+
+log = logging.getLogger(__name__)
+
+_BACKENDS = ("Vulkan", "Metal", "D3D12")
+_KINDS = {"IntegratedGPU": 0, "DiscreteGPU": 1, "CPU": 3}
+STORAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
+UNIFORM = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+READBACK = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+
+
+@dataclass(frozen=True)
+class AdapterInfo:
+    """What an adapter says of itself.
+
+    Attributes:
+        index: what `adapter=` takes.
+        name, driver, backend, kind: as the driver reports them.
+        features: WebGPU features it offers.
+        limits: WebGPU limits, names with hyphens.
+    """
+
+    index: int
+    name: str
+    driver: str
+    backend: str
+    kind: str
+    features: frozenset[str]
+    limits: dict[str, int]
+
+    @property
+    def title(self) -> str:
+        """One line for tables: name, driver and back end."""
+        return f"{self.name}, {self.driver} ({self.backend})"
+
+
+def _usable() -> list[Any]:
+    try:
+        found = wgpu.gpu.enumerate_adapters_sync()
+    except (RuntimeError, OSError) as error:
+        log.warning("no adapter could be listed: %s", error)
+        return []
+    return [a for a in found if a.info["backend_type"] in _BACKENDS]
+
+
+def _describe(index: int, adapter: Any) -> AdapterInfo:
+    info = adapter.info
+    return AdapterInfo(
+        index,
+        str(info["device"]),
+        str(info["description"]),
+        str(info["backend_type"]),
+        str(info["adapter_type"]),
+        frozenset(adapter.features),
+        {k: int(v) for k, v in adapter.limits.items()},
+    )
+
+
+def adapters() -> tuple[AdapterInfo, ...]:
+    """Every adapter that this project can use, in the order that `adapter=` counts them."""
+    return tuple(_describe(i, a) for i, a in enumerate(_usable()))
+
+
+def choose_adapter(adapter: int | str | None = None) -> AdapterInfo:
+    """The adapter with an index, or with a part of its name; the low-power one by default.
+
+    Raises: DeviceError if there is none, with the way to get one.
+    """
+    found = adapters()
+    if not found:
+        raise DeviceError(
+            "no Vulkan, Metal or DX12 adapter was found; on Debian or Ubuntu "
+            "`apt-get install mesa-vulkan-drivers` brings one that runs on the CPU"
+        )
+    if adapter is None:
+        return min(found, key=lambda a: (_KINDS.get(a.kind, 2), a.index))
+    if isinstance(adapter, int):
+        matches = [a for a in found if a.index == adapter]
+    else:
+        matches = [a for a in found if adapter.lower() in a.title.lower()]
+    if not matches:
+        names = "; ".join(f"{a.index}: {a.title}" for a in found)
+        raise DeviceError(f"no adapter matches {adapter!r}; there are {names}")
+    return matches[0]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A compiled kernel: the wgpu pipeline and its bind group layout."""
+
+    pipeline: Any
+    layout: Any
+    kernel: Kernel
+
+
+class Device:
+    """One wgpu device, shared by all sessions on the same adapter and target.
+
+    Attributes:
+        info: the adapter.
+        target: the limits and features that it was requested with.
+        wgpu: the GPUDevice.
+    """
+
+    def __init__(self, info: AdapterInfo, target: Target) -> None:
+        self.info = info
+        self.target = target
+        self.lost = False
+        self.lock = threading.RLock()
+        limits = {n.replace("_", "-"): getattr(target, n) for n in Target.limit_names()}
+        try:
+            self.wgpu = _usable()[info.index].request_device_sync(
+                label="onnx-wgpu",
+                required_limits=limits,
+                required_features=sorted(target.features),
+            )
+        except (RuntimeError, ValueError) as error:
+            raise DeviceError(f"{info.title} gives no device: {error}") from error
+        self.queue = self.wgpu.queue
+        self._pipelines: dict[str, Pipeline] = {}
+        self._layouts: dict[tuple[tuple[bool, ...], bool], Any] = {}
+
+    def require(self) -> None:
+        """Raises: DeviceError if the device was lost or closed."""
+        if self.lost:
+            raise DeviceError(f"the device on {self.info.title} was lost")
+
+    @contextmanager
+    def guarded(self, what: str) -> Iterator[None]:
+        """Turns wgpu's errors in the block into DeviceError, and notices a lost device."""
+        try:
+            yield
+        except wgpu.GPUOutOfMemoryError as error:
+            raise DeviceError(f"the memory of {self.info.title} is full: {what}") from error
+        except (wgpu.GPUError, RuntimeError) as error:
+            self.lost = self.lost or "lost" in str(error).lower()
+            state = "was lost" if self.lost else "refused"
+            raise DeviceError(f"{self.info.title} {state}: {what}: {error}") from error
+
+    def close(self) -> None:
+        """Destroys the device; every later use raises DeviceError."""
+        with self.lock:
+            if not self.lost:
+                self.lost = True
+                self.wgpu.destroy()
+
+    def buffer(self, label: str, nbytes: int, usage: int = STORAGE) -> Any:
+        """A new buffer. Raises: DeviceError if it is too large, or memory is full."""
+        self.require()
+        if nbytes > self.target.max_buffer_size:
+            raise DeviceError(
+                f"buffer {label!r} needs {nbytes} bytes, and the device allows "
+                f"{self.target.max_buffer_size}"
+            )
+        with self.guarded(f"a buffer of {nbytes} bytes for {label!r}"):
+            return self.wgpu.create_buffer(label=label, size=nbytes, usage=usage)
+
+    def write(self, buffer: Any, data: Array | bytes, offset: int = 0) -> None:
+        """Copies host data into a buffer, ahead of everything submitted later."""
+        self.require()
+        view = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
+        if view.nbytes:
+            with self.guarded(f"writing {view.nbytes} bytes"):
+                self.queue.write_buffer(buffer, offset, view)
+
+    def submit(self, encoder: Any) -> None:
+        """Submits what was recorded. Raises: DeviceError if the device was lost meanwhile.
+
+        `finish` reports a lost device as an error that can be caught; the submit would abort.
+        """
+        self.require()
+        with self.guarded("a submit"):
+            self.queue.submit([encoder.finish()])
+
+    def pipeline(self, kernel: Kernel) -> Pipeline:
+        """The pipeline of a kernel, compiled once per device.
+
+        Raises: ShaderError with the numbered text if the driver refuses it.
+        """
+        self.require()
+        found = self._pipelines.get(kernel.key)
+        if found is None:
+            found = self._pipelines[kernel.key] = self._compile(kernel)
+        return found
+
+    def _compile(self, kernel: Kernel) -> Pipeline:
+        layout = self._layout(tuple(t.writable for t in kernel.tensors), bool(kernel.params))
+        try:
+            module = self.wgpu.create_shader_module(label=kernel.name, code=kernel.wgsl)
+            pipeline = self.wgpu.create_compute_pipeline(
+                label=kernel.name,
+                layout=self.wgpu.create_pipeline_layout(bind_group_layouts=[layout]),
+                compute={
+                    "module": module,
+                    "entry_point": "main",
+                    "constants": dict(kernel.overrides),
+                },
+            )
+        except wgpu.GPUError as error:
+            lines = kernel.wgsl.splitlines()
+            numbered = "\n".join(f"{i:4} {line}" for i, line in enumerate(lines, 1))
+            raise ShaderError(f"kernel {kernel.name}: {error}\n{numbered}") from error
+        return Pipeline(pipeline, layout, kernel)
+
+    def _layout(self, writable: tuple[bool, ...], params: bool) -> Any:
+        key = (writable, params)
+        if key not in self._layouts:
+            entries = [
+                _entry(i, "storage" if w else "read-only-storage") for i, w in enumerate(writable)
+            ]
+            if params:
+                entries.append(_entry(len(writable), "uniform"))
+            self._layouts[key] = self.wgpu.create_bind_group_layout(entries=entries)
+        return self._layouts[key]
+
+    def bind_group(
+        self, pipeline: Pipeline, buffers: Sequence[Any], params: Any, offset: int
+    ) -> Any:
+        """A bind group of storage buffers, then `params` at a byte offset."""
+        entries = [
+            {"binding": i, "resource": {"buffer": b, "offset": 0, "size": b.size}}
+            for i, b in enumerate(buffers)
+        ]
+        if pipeline.kernel.params:
+            resource = {
+                "buffer": params,
+                "offset": offset,
+                "size": pipeline.kernel.params_nbytes,
+            }
+            entries.append({"binding": len(buffers), "resource": resource})
+        with self.guarded(f"a bind group for {pipeline.kernel.name}"):
+            return self.wgpu.create_bind_group(
+                label=pipeline.kernel.name, layout=pipeline.layout, entries=entries
+            )
+
+
+def _entry(binding: int, kind: str) -> dict[str, Any]:
+    return {
+        "binding": binding,
+        "visibility": wgpu.ShaderStage.COMPUTE,
+        "buffer": {"type": kind},
+    }
+
+
+_open: dict[tuple[str, Target], Device] = {}
+_open_lock = threading.Lock()
+
+
+def open_device(adapter: int | str | None = None, target: Target | None = None) -> Device:
+    """The process's device on an adapter; a new one if the last was lost.
+
+    Args:
+        adapter: index or part of a name; see `choose_adapter`.
+        target: limits and features to request; the baseline by default.
+
+    Raises: DeviceError if there is no adapter or it refuses.
+    """
+    info = choose_adapter(adapter)
+    target = target or Target.baseline()
+    with _open_lock:
+        key = (f"{info.index}:{info.title}", target)
+        device = _open.get(key)
+        if device is None or device.lost:
+            device = _open[key] = Device(info, target)
+        return device

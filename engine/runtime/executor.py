@@ -1,0 +1,428 @@
+"""Executor: runs one plan. Owns its buffers, bind groups and staging; made once per plan."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cpu_fallback import registry
+from engine import schedule as tasks
+from engine.bind import Binder, Bound
+from engine.errors import DeviceError, EngineError, PlanError
+from engine.ir import Array, Graph, Node
+from engine.layout import RangeError, Storage
+from engine.plan import Dispatch, Plan
+from engine.runtime.constants import ConstantStore
+from engine.runtime.control import is_control_flow, run_control_flow
+from engine.runtime.device import READBACK, STORAGE, UNIFORM, Device, Pipeline
+from engine.runtime.timing import CallTimes
+from engine.runtime.values import DeviceValue
+
+
+class WideInputError(EngineError):
+    """An int64 input holds values that int32 does not; `name` is the input."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"input {name!r}: {message}")
+        self.name = name
+
+
+RunBody = Callable[[Graph, Mapping[str, Any], Callable[[str], Any]], list[Any]]
+
+
+@dataclass
+class ExecutionContext:
+    """State of one call.
+
+    Attributes:
+        host: values on the host by name.
+        external: values in buffers that do not belong to the plan: device inputs and outputs.
+        binding: the symbols bound so far.
+        bound: the numbers of each epoch bound so far.
+        times: where the time goes.
+        uses: how often each host value is still read.
+        wanted: values of GPU buffers that are needed on the host.
+        encoder, compute: the command encoder and compute pass being recorded, if any.
+        chosen, shapes: what the epochs bound so far say, together.
+        submitted: downloads that were encoded and not yet collected.
+    """
+
+    host: dict[str, Any]
+    external: dict[str, Any]
+    binding: dict[str, int]
+    times: CallTimes
+    bound: list[Bound] = field(default_factory=list)
+    uses: dict[str, int] = field(default_factory=dict)
+    wanted: frozenset[str] = frozenset()
+    encoder: Any = None
+    compute: Any = None
+    chosen: dict[int, tuple[int, tuple[int, int, int] | None]] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    submitted: list[str] = field(default_factory=list)
+
+
+class Executor:
+    """Runs a plan.
+
+    Args:
+        plan: what to run.
+        device: where; None for a plan without GPU steps.
+        constants: the session's weights on the device.
+        run_body: runs a body of a control flow node: graph, its inputs, and how to get captures.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        device: Device | None,
+        constants: ConstantStore | None,
+        run_body: RunBody,
+    ) -> None:
+        self.plan = plan
+        self.device = device
+        self.constants = constants
+        self.run_body = run_body
+        self.binder = Binder(plan)
+        self._slots: list[Any] = [None] * len(plan.memory.slots)
+        self._fixed: dict[str, Any] = {}
+        self._staging: dict[str, Any] = {}
+        self._groups: dict[tuple[int, int, tuple[int, ...]], tuple[Pipeline, Any]] = {}
+        self._params: Any = None
+        self._written: dict[int, bytes] = {}
+        self._uses = _host_uses(plan)
+        self._host_reads = frozenset(
+            plan.root(n) for s in plan.steps if isinstance(s, tasks.RunCpu) for n in s.node.reads
+        )
+        self._bound_cache: dict[tuple[Any, ...], Bound] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the activation buffers on the device."""
+        return sum(int(b.size) for b in self._slots if b is not None)
+
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        binding: Mapping[str, int],
+        outputs: Collection[str],
+        on_device: Collection[str] = (),
+    ) -> tuple[dict[str, Any], CallTimes]:
+        """Values of `outputs` by name; those in `on_device` as DeviceValue.
+
+        Raises: EngineError of the kinds that the class docstrings of `engine.errors` describe.
+        """
+        start = time.perf_counter()
+        host = {n: v for n, v in feeds.items() if not isinstance(v, DeviceValue)}
+        external = {n: v.buffer for n, v in feeds.items() if isinstance(v, DeviceValue)}
+        context = ExecutionContext(
+            host, external, dict(binding), CallTimes(), uses=dict(self._uses)
+        )
+        context.wanted = self._host_reads | {
+            self.plan.root(n) for n in outputs if n not in on_device
+        }
+        self._bind(context, 0)
+        self._reserve_outputs(context, on_device)
+        dispatch = 0
+        for step in self.plan.steps:
+            if isinstance(step, Dispatch):
+                self._encode(context, dispatch, step)
+                dispatch += 1
+            else:
+                self._step(context, step)
+        results = {n: self._result(context, n, n in on_device) for n in outputs}
+        context.times.total = time.perf_counter() - start
+        return results, context.times
+
+    def _step(self, context: ExecutionContext, step: Any) -> None:
+        match step:
+            case tasks.Upload(value):
+                self._upload(context, value)
+            case tasks.Download(value):
+                if value in context.wanted:
+                    self._download(context, value)
+            case tasks.Submit():
+                self._submit(context)
+            case tasks.Wait(values):
+                self._collect(context, values)
+            case tasks.RunCpu(node):
+                self._run_host(context, node)
+            case tasks.Bind(symbols):
+                for symbol, value, axis in symbols:
+                    context.binding[symbol] = int(np.shape(self._host(context, value))[axis])
+                    self._release(context, value)
+                self._bind(context, len(context.bound))
+            case _:
+                raise PlanError(f"there is no way to run {step}")
+
+    def _bind(self, context: ExecutionContext, number: int) -> None:
+        with context.times.phase("bind"):
+            key = (number, tuple(sorted(context.binding.items())))
+            bound = self._bound_cache.get(key)
+            if bound is None:
+                bound = self.binder.bind(number, context.binding)
+                if len(self._bound_cache) >= 64:
+                    self._bound_cache.pop(next(iter(self._bound_cache)))
+                self._bound_cache[key] = bound
+            context.bound.append(bound)
+            context.chosen.update(bound.chosen)
+            context.shapes.update(bound.shapes)
+            if self.device is not None:
+                self._prepare_buffers(self.device, bound)
+
+    def _prepare_buffers(self, device: Device, bound: Bound) -> None:
+        for slot, nbytes in bound.slot_nbytes.items():
+            buffer = self._slots[slot]
+            if buffer is None or buffer.size < nbytes:
+                self._slots[slot] = device.buffer(f"slot {slot}", nbytes, STORAGE)
+        if bound.params and self._written.get(bound.params_offset) != bound.params:
+            if self._params is None:
+                self._params = device.buffer("params", self.binder.params_nbytes, UNIFORM)
+            device.write(self._params, bound.params, bound.params_offset)
+            self._written[bound.params_offset] = bound.params
+
+    def _reserve_outputs(self, context: ExecutionContext, on_device: Collection[str]) -> None:
+        """Gives outputs that stay on the device buffers of their own."""
+        for name in on_device:
+            root = self.plan.root(name)
+            if root in self.plan.memory.slot_of and root not in context.external:
+                if root not in context.shapes:
+                    continue
+                nbytes = self._storage(root).nbytes(context.shapes[root])
+                context.external[root] = self._device().buffer(name, int(nbytes))  # type: ignore[arg-type]
+
+    def _device(self) -> Device:
+        if self.device is None:
+            raise DeviceError("this session has no GPU device")
+        return self.device
+
+    def _storage(self, name: str) -> Storage:
+        return self.plan.storages[name]
+
+    def _buffer(self, context: ExecutionContext, name: str) -> Any:
+        """The buffer that holds `name` in this call."""
+        found = context.external.get(name)
+        if found is not None:
+            return found
+        slot = self.plan.memory.slot_of.get(name)
+        if slot is not None:
+            return self._slots[slot]
+        if name not in self._fixed:
+            self._fixed[name] = self._constant(name)
+        return self._fixed[name]
+
+    def _constant(self, name: str) -> Any:
+        if self.constants is None:
+            raise DeviceError("this session has no GPU device")
+        derived = self.plan.derived.get(name)
+        source = derived.source if derived is not None else name
+        array = self.plan.graph.constant(source)
+        if array is None:
+            raise PlanError(f"no buffer holds {name!r}")
+        if derived is not None:
+            return self.constants.buffer(array, self._storage(name), derived.recipe, derived.make)
+        return self.constants.buffer(array, self._storage(name))
+
+    def _upload(self, context: ExecutionContext, name: str) -> None:
+        if name in context.external or self.plan.graph.constant(name) is not None:
+            return
+        array = np.asarray(self._host(context, name))
+        with context.times.phase("upload"):
+            try:
+                words = self._storage(name).to_device(array)
+            except RangeError as error:
+                raise WideInputError(name, str(error)) from error
+            self._device().write(self._buffer(context, name), words)
+            context.times.uploaded_nbytes += words.nbytes
+        self._release(context, name)
+
+    def _encode(self, context: ExecutionContext, index: int, dispatch: Dispatch) -> None:
+        choice, grid = context.chosen[index]
+        if grid is None:
+            return
+        with context.times.phase("encode"):
+            variant = dispatch.variants[choice]
+            buffers = [self._buffer(context, name) for name in variant.values]
+            key = (index, choice, tuple(b.uid for b in buffers))
+            found = self._groups.get(key)
+            if found is None:
+                found = self._make_group(index, choice, variant.kernel, buffers)
+                self._groups[key] = found
+            if context.compute is None:
+                self._open(context)
+                context.compute = context.encoder.begin_compute_pass()
+            pipeline, group = found
+            context.compute.set_pipeline(pipeline.pipeline)
+            context.compute.set_bind_group(0, group)
+            context.compute.dispatch_workgroups(*grid)
+            context.times.dispatches += 1
+
+    def _make_group(
+        self, index: int, choice: int, kernel: int, buffers: list[Any]
+    ) -> tuple[Pipeline, Any]:
+        device = self._device()
+        if len(self._groups) > 4 * len(self.plan.dispatches) + 64:
+            self._groups.clear()
+        pipeline = device.pipeline(self.plan.kernels[kernel])
+        offset = self.binder.params_offsets[index, choice]
+        group = device.bind_group(pipeline, buffers, self._params, offset)
+        return pipeline, group
+
+    def _open(self, context: ExecutionContext) -> None:
+        if context.encoder is None:
+            device = self._device()
+            device.require()
+            context.encoder = device.wgpu.create_command_encoder()
+
+    def _close_pass(self, context: ExecutionContext) -> None:
+        if context.compute is not None:
+            context.compute.end()
+            context.compute = None
+
+    def _download(self, context: ExecutionContext, name: str) -> None:
+        shape = context.shapes[name]
+        if 0 in shape:
+            context.host[name] = np.empty(shape, self.plan.tensor(name).dtype.numpy)
+            return
+        self._close_pass(context)
+        self._open(context)
+        nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
+        staging = self._staging.get(name)
+        if staging is None or staging.size < nbytes:
+            staging = self._staging[name] = self._device().buffer(f"read {name}", nbytes, READBACK)
+        source = self._buffer(context, name)
+        context.encoder.copy_buffer_to_buffer(source, 0, staging, 0, nbytes)
+        context.submitted.append(name)
+
+    def _submit(self, context: ExecutionContext) -> None:
+        self._close_pass(context)
+        if context.encoder is None:
+            return
+        with context.times.phase("encode"):
+            encoder, context.encoder = context.encoder, None
+            self._device().submit(encoder)
+
+    def _collect(self, context: ExecutionContext, values: tuple[str, ...]) -> None:
+        for name in values:
+            if name not in context.submitted:
+                continue
+            staging = self._staging[name]
+            with context.times.phase("wait"), self._device().guarded(f"reading {name!r}"):
+                staging.map_sync("READ")
+            try:
+                with context.times.phase("download"):
+                    context.host[name] = self._read(context, name, staging)
+            finally:
+                staging.unmap()
+            context.submitted.remove(name)
+
+    def _read(self, context: ExecutionContext, name: str, staging: Any) -> Array:
+        shape = context.shapes[name]
+        nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
+        words = staging.read_mapped(0, nbytes, copy=False)
+        context.times.downloaded_nbytes += nbytes
+        return self._storage(name).from_device(words, self.plan.tensor(name).dtype, shape)
+
+    def _host(self, context: ExecutionContext, name: str) -> Any:
+        """A value on the host: computed, constant, bound sizes, or a view of such a one."""
+        if name in context.host:
+            return context.host[name]
+        constant = self.plan.graph.constant(name)
+        if constant is not None:
+            return constant
+        for bound in context.bound:
+            if name in bound.sizes:
+                return bound.sizes[name]
+        root = self.plan.root(name)
+        if root == name:
+            raise PlanError(f"value {name!r} is not on the host")
+        return np.asarray(self._host(context, root)).reshape(context.shapes[name])
+
+    def _run_host(self, context: ExecutionContext, node: Node) -> None:
+        inputs = [self._host(context, n) if n else None for n in node.inputs]
+        with context.times.phase("host"):
+            outputs = self._compute(context, node, inputs)
+        for name, value in zip(node.outputs, outputs, strict=False):
+            if name:
+                context.host[name] = value
+        for name in node.reads:
+            self._release(context, self.plan.root(name))
+
+    def _release(self, context: ExecutionContext, name: str) -> None:
+        left = context.uses.get(name, 0) - 1
+        context.uses[name] = left
+        if left == 0:
+            context.host.pop(name, None)
+
+    def _compute(self, context: ExecutionContext, node: Node, inputs: list[Any]) -> list[Any]:
+        try:
+            if is_control_flow(node):
+                return run_control_flow(
+                    node,
+                    inputs,
+                    lambda body, feeds: self.run_body(
+                        body, feeds, lambda name: self._host(context, name)
+                    ),
+                )
+            return registry.run(
+                node.op_type,
+                node.domain,
+                node.since_version,
+                node.attrs,
+                inputs,
+                len(node.outputs),
+            )
+        except EngineError:
+            raise
+        except Exception as error:
+            shapes = ", ".join(_describe(i) for i in inputs)
+            raise EngineError(
+                f"{node.op_type} {node.name or node.key!r} failed on ({shapes}): {error}"
+            ) from error
+
+    def _result(self, context: ExecutionContext, name: str, keep: bool) -> Any:
+        if not keep:
+            return self._host(context, name)
+        tensor = self.plan.graph.tensor(name)
+        root = self.plan.root(name)
+        if tensor is None:
+            raise EngineError(f"output {name!r} is not a tensor, so it cannot stay on the device")
+        if root in context.external and name in context.shapes:
+            buffer = context.external[root]
+            shape = context.shapes[name]
+            return DeviceValue(
+                self._device(), buffer, Storage(tensor.dtype.wgsl), tensor.dtype, shape
+            )
+        array = np.asarray(self._host(context, name))
+        return DeviceValue.from_numpy(self._device(), array, tensor.dtype)
+
+
+def _describe(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return f"sequence of {len(value)}"
+    array = np.asarray(value)
+    return f"{array.dtype}{list(array.shape)}"
+
+
+def _host_uses(plan: Plan) -> dict[str, int]:
+    """How often each host value is read, outputs once more, so that it can be dropped in time."""
+    uses: dict[str, int] = {}
+    for step in plan.steps:
+        if isinstance(step, tasks.RunCpu):
+            for name in step.node.reads:
+                root = plan.root(name)
+                uses[root] = uses.get(root, 0) + 1
+        elif isinstance(step, tasks.Upload):
+            uses[step.value] = uses.get(step.value, 0) + 1
+        elif isinstance(step, tasks.Bind):
+            for _, value, _ in step.symbols:
+                uses[value] = uses.get(value, 0) + 1
+    for name in plan.graph.outputs:
+        root = plan.root(name)
+        uses[root] = uses.get(root, 0) + 1
+    return uses

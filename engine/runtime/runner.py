@@ -1,0 +1,221 @@
+"""Runner: a graph and the plans made for it so far; picks or makes the plan for each call."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from engine.bind import LimitError
+from engine.compiler import Options, compile_graph, optimise
+from engine.costs import DeviceProfile
+from engine.dims import Guard, substitute, symbol, symbols_of
+from engine.dtypes import from_numpy
+from engine.errors import InputError
+from engine.ir import Graph, TensorType, Value
+from engine.passes import PipelineResult
+from engine.plan import Plan
+from engine.runtime.constants import ConstantStore
+from engine.runtime.device import Device
+from engine.runtime.executor import Executor, WideInputError
+from engine.runtime.timing import CallTimes
+from engine.runtime.values import DeviceValue
+from engine.target import Target
+
+log = logging.getLogger(__name__)
+
+MAX_PLANS = 8
+
+
+@dataclass
+class Prepared:
+    """A plan with its executor."""
+
+    plan: Plan
+    executor: Executor
+    signature: tuple[Any, ...]
+    passed: PipelineResult
+
+
+class Runner:
+    """Runs one graph, top level or body.
+
+    Args:
+        graph: as imported; captures count as further inputs.
+        options: what the user chose.
+        device: None where everything runs on the CPU.
+        profile: what "auto" decides by.
+        constants: the session's weights on the device.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        options: Options,
+        device: Device | None,
+        profile: DeviceProfile,
+        constants: ConstantStore | None,
+    ) -> None:
+        captured = tuple(n for n in graph.captures if graph.constant(n) is None)
+        self.graph = graph.replace(inputs=(*graph.inputs, *captured), captures=())
+        self.captured = captured
+        self.options = options
+        self.device = device
+        self.profile = profile
+        self.constants = constants
+        self.prepared: list[Prepared] = []
+        self.compiled = 0
+        self.lock = threading.RLock()
+        self._passed: dict[tuple[Any, ...], PipelineResult] = {}
+        self._bodies: dict[int, tuple[Graph, Runner]] = {}
+
+    def run(
+        self,
+        feeds: Mapping[str, Any],
+        outputs: Collection[str] | None = None,
+        on_device: Collection[str] = (),
+    ) -> tuple[dict[str, Any], CallTimes]:
+        """Values of the outputs by name, and where the time went.
+
+        Raises: InputError for inputs that contradict the graph; else as `Executor.run`.
+        """
+        outputs = self.graph.outputs if outputs is None else outputs
+        options = self.options
+        while True:
+            prepared, binding = self._prepare(feeds, options)
+            try:
+                return prepared.executor.run(feeds, binding, outputs, on_device)
+            except WideInputError as wide:
+                log.info("%s: %s; its nodes run on the CPU", wide.name, wide)
+                options = replace(options, wide_inputs=options.wide_inputs | {wide.name})
+            except LimitError as error:
+                log.info("nodes %s go to the CPU: %s", error.nodes, error)
+                refused = {**options.refused, **dict.fromkeys(error.nodes, str(error))}
+                options = replace(options, refused=refused)
+
+    def plan(self, feeds: Mapping[str, Any]) -> Plan:
+        """The plan that a call with these inputs would use."""
+        return self._prepare(feeds, self.options)[0].plan
+
+    def passed(self, plan: Plan) -> PipelineResult:
+        """What the passes did to get to the graph of a plan."""
+        return next(p.passed for p in self.prepared if p.plan is plan)
+
+    def _prepare(
+        self, feeds: Mapping[str, Any], options: Options
+    ) -> tuple[Prepared, dict[str, int]]:
+        signature = tuple(_kind(feeds.get(n)) for n in self.graph.inputs)
+        key = (signature, options.wide_inputs, tuple(options.refused.items()))
+        for prepared in self.prepared:
+            if prepared.signature == key:
+                binding = bind_inputs(prepared.plan.graph, feeds)
+                if all(g.holds(binding) for g in prepared.plan.guards if _is_early(g, binding)):
+                    return prepared, binding
+        return self._compile(feeds, options, signature, key)
+
+    def _compile(
+        self,
+        feeds: Mapping[str, Any],
+        options: Options,
+        signature: tuple[Any, ...],
+        key: tuple[Any, ...],
+    ) -> tuple[Prepared, dict[str, int]]:
+        graph = _typed(self.graph, feeds)
+        binding = bind_inputs(graph, feeds)
+        passed = self._passed.get(signature)
+        if passed is None or not all(g.holds(binding) for g in passed.guards):
+            passed = self._passed[signature] = optimise(graph, options, binding)
+        target = self.device.target if self.device is not None else Target.baseline()
+        plan = compile_graph(passed, options, target, self.profile, binding)
+        if not all(g.holds(binding) for g in plan.guards if _is_early(g, binding)):
+            fixed = _specialised(graph, binding)
+            passed = optimise(fixed, options, binding)
+            plan = compile_graph(passed, options, target, self.profile, binding)
+            binding = bind_inputs(plan.graph, feeds)
+        executor = Executor(plan, self.device, self.constants, self._run_body)
+        prepared = Prepared(plan, executor, key, passed)
+        self.compiled += 1
+        self.prepared.insert(0, prepared)
+        del self.prepared[MAX_PLANS:]
+        return prepared, binding
+
+    def _run_body(
+        self, body: Graph, feeds: Mapping[str, Any], capture: Callable[[str], Any]
+    ) -> list[Any]:
+        if id(body) not in self._bodies:
+            made = Runner(body, self.options, self.device, self.profile, self.constants)
+            self._bodies[id(body)] = (body, made)
+        runner = self._bodies[id(body)][1]
+        values = {**feeds, **{name: capture(name) for name in runner.captured}}
+        results, _ = runner.run(values)
+        return [results[name] for name in body.outputs]
+
+
+def _kind(value: Any) -> tuple[Any, ...]:
+    if value is None or isinstance(value, list):
+        return (type(value).__name__,)
+    if isinstance(value, DeviceValue):
+        return (value.dtype.name, len(value.shape))
+    return (np.asarray(value).dtype.str, np.ndim(value))
+
+
+def _is_early(guard: Guard, binding: Mapping[str, int]) -> bool:
+    return symbols_of(guard.expr) <= binding.keys()
+
+
+def _typed(graph: Graph, feeds: Mapping[str, Any]) -> Graph:
+    """The graph for a kind of call: inputs of open type get one, fed initializers are none."""
+    changed: dict[str, Value] = {}
+    for name in graph.inputs:
+        value, fed = graph.values[name], feeds.get(name)
+        if fed is None or isinstance(fed, list):
+            continue
+        if value.constant is not None:
+            changed[name] = value = value.replace(constant=None, dims=None)
+        if value.tensor is not None and value.tensor.shape is not None:
+            continue
+        shape = tuple(fed.shape if isinstance(fed, DeviceValue) else np.shape(fed))
+        dtype = fed.dtype if isinstance(fed, DeviceValue) else from_numpy(np.asarray(fed).dtype)
+        dims = tuple(symbol(f"{name}_{axis}") for axis in range(len(shape)))
+        changed[name] = value.replace(type=TensorType(dtype, dims))
+    return graph.replace(values={**graph.values, **changed}) if changed else graph
+
+
+def _specialised(graph: Graph, binding: Mapping[str, int]) -> Graph:
+    """The graph with every input size fixed to what `binding` says."""
+    changed = {}
+    for name in graph.inputs:
+        tensor = graph.tensor(name)
+        if tensor is not None and tensor.shape is not None:
+            shape = tuple(substitute(d, binding) for d in tensor.shape)
+            changed[name] = graph.values[name].replace(type=TensorType(tensor.dtype, shape))
+    return graph.replace(values={**graph.values, **changed})
+
+
+def bind_inputs(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, int]:
+    """Symbol to size, read off the shapes of the inputs.
+
+    Raises: InputError if a size contradicts the model, or another input.
+    """
+    binding: dict[str, int] = {}
+    for name in graph.inputs:
+        tensor, fed = graph.tensor(name), feeds.get(name)
+        if tensor is None or tensor.shape is None or fed is None or isinstance(fed, list):
+            continue
+        shape = fed.shape if isinstance(fed, DeviceValue) else np.shape(fed)
+        if len(shape) != len(tensor.shape):
+            raise InputError(
+                f"input {name!r} has rank {len(shape)} (shape {tuple(shape)}); expected {tensor}"
+            )
+        for axis, (dim, size) in enumerate(zip(tensor.shape, shape, strict=True)):
+            expected = dim if isinstance(dim, int) else binding.setdefault(str(dim), int(size))
+            if expected != size:
+                raise InputError(
+                    f"input {name!r} has size {size} on axis {axis}; expected {expected} of "
+                    f"{tensor}"
+                )
+    return binding

@@ -1,0 +1,379 @@
+"""InferenceSession: a model ready to run, with the names and call shapes of ONNX Runtime."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from cpu_fallback import registry
+from engine.compiler import Options, check_device, check_options
+from engine.costs import DeviceProfile
+from engine.dims import evaluate, symbols_of
+from engine.dtypes import STRING, from_numpy
+from engine.errors import DeviceError, EngineError, InputError, UnsupportedOpError
+from engine.explain import Report, explain
+from engine.importer import load_model
+from engine.importer.types import Declared
+from engine.ir import Array, Graph, OptionalType, SequenceType, TensorType, ValueType
+from engine.partition import check_all_gpu
+from engine.plan import Plan
+from engine.runtime.constants import ConstantStore
+from engine.runtime.control import is_control_flow
+from engine.runtime.device import Device, adapters, open_device
+from engine.runtime.runner import Runner
+from engine.runtime.timing import CallTimes
+from engine.runtime.values import DeviceValue
+from engine.target import Target
+
+log = logging.getLogger(__name__)
+
+Feed = Array | DeviceValue | list[Any] | None
+GPU_PROVIDER, CPU_PROVIDER = "WgpuExecutionProvider", "CPUExecutionProvider"
+
+
+@dataclass(frozen=True)
+class NodeArg:
+    """An input or output as the model declares it.
+
+    Attributes:
+        name: its name.
+        type: such as "tensor(float)", as ONNX Runtime writes it.
+        shape: integers, or strings for symbolic sizes; None if the rank is not declared.
+    """
+
+    name: str
+    type: str
+    shape: list[int | str] | None
+
+
+@dataclass(frozen=True)
+class ModelMetadata:
+    """Producer, names, texts, version and key-value pairs of a model file."""
+
+    producer_name: str
+    graph_name: str
+    domain: str
+    description: str
+    graph_description: str
+    version: int
+    custom_metadata_map: dict[str, str]
+
+
+class InferenceSession:
+    """Runs one ONNX model.
+
+    Args:
+        model: path, bytes, or ModelProto.
+        sess_options: accepted for ONNX Runtime's sake; what it asks for is not used, and logged.
+        providers: ONNX Runtime's list; one that names only the CPU means `device="cpu"`.
+        device: "auto" takes the split with the least predicted time, "gpu" runs whatever has a
+            kernel on the GPU, "cpu" runs everything in NumPy.
+        require_gpu: refuse the model if any node would run on the CPU.
+        adapter: index or part of the name of the GPU; see `onnx-wgpu devices`.
+        disable: names of passes and fusion rules to leave out.
+        target: limits and features to request; the WebGPU baseline by default.
+
+    Raises: ModelError for a malformed model, UnsupportedOpError for an operator that nothing
+        implements, DeviceError if `device="gpu"` and there is no adapter.
+    """
+
+    def __init__(
+        self,
+        model: str | PathLike[str] | bytes | Any,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        *,
+        device: str = "auto",
+        require_gpu: bool = False,
+        adapter: int | str | None = None,
+        disable: Collection[str] = (),
+        target: Target | None = None,
+    ) -> None:
+        device = _from_providers(providers, device)
+        options = Options(device=check_device(device), disable=frozenset(disable))
+        check_options(options)
+        if sess_options is not None:
+            log.info("sess_options is accepted for compatibility; none of it changes the session")
+        self._model = load_model(model)
+        _check_operators(self._model.graph)
+        self._require_gpu = require_gpu
+        self._adapter = adapter
+        self._target = target
+        self._options = options
+        self._closed = False
+        self.times = CallTimes()
+        self._device = self._open_device()
+        self._runner = self._make_runner()
+        if require_gpu and not self._symbols():
+            self._check_placement(self._runner.plan(self._stand_ins()))
+
+    def _open_device(self) -> Device | None:
+        if self._options.device == "cpu":
+            return None
+        if self._options.device == "auto" and self._adapter is None and not adapters():
+            log.info("no GPU adapter was found; everything runs on the CPU")
+            return None
+        return open_device(self._adapter, self._target)
+
+    def _make_runner(self) -> Runner:
+        device = self._device
+        if device is None:
+            profile = DeviceProfile.builtin()
+            options = Options("cpu", self._options.disable)
+            return Runner(self._model.graph, options, None, profile, None)
+        profile = DeviceProfile.builtin()
+        if self._options.device == "auto":
+            from engine.runtime import calibrate
+
+            profile = calibrate.device_profile(device.wgpu, device.info.title)
+        constants = ConstantStore(device)
+        return Runner(self._model.graph, self._options, device, profile, constants)
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: Any = None,
+        *,
+        outputs_on_device: Collection[str] = (),
+    ) -> list[Any]:
+        """Runs the model.
+
+        Args:
+            output_names: which outputs, in which order; None or empty means all.
+            input_feed: input name to array, DeviceValue, list (a sequence) or None (an optional).
+            run_options: accepted for ONNX Runtime's sake, not used.
+            outputs_on_device: outputs to return as DeviceValue, not downloaded.
+
+        Raises: InputError for wrong names, dtypes, ranks or sizes; EngineError if a node fails;
+            DeviceError if the device is lost or full: the next call makes a new one.
+        """
+        names = self._output_names(output_names)
+        self._output_names(list(outputs_on_device))
+        feeds = self._check_feeds(input_feed)
+        with self._locked():
+            if self._require_gpu:
+                self._check_placement(self._runner.plan(feeds))
+            results, self.times = self._runner.run(feeds, names, outputs_on_device)
+        return [results[n] for n in names]
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """The session's device, for one call at a time; a lost one is replaced."""
+        if self._closed:
+            raise EngineError("the session is closed")
+        if self._device is not None and self._device.lost:
+            self._device = self._open_device()
+            self._runner = self._make_runner()
+        lock = self._device.lock if self._device is not None else self._runner.lock
+        with lock:
+            yield
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs that a call must give, as the model declares them."""
+        return [_node_arg(d) for d in self._model.inputs]
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """The inputs with a default that a call may give."""
+        return [_node_arg(d) for d in self._model.overridable]
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs, as the model declares them."""
+        return [_node_arg(d) for d in self._model.outputs]
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the file says of itself."""
+        model = self._model
+        return ModelMetadata(
+            model.producer_name,
+            model.graph_name,
+            model.domain,
+            model.description,
+            model.graph_description,
+            model.version,
+            dict(model.metadata),
+        )
+
+    def get_providers(self) -> list[str]:
+        """Where nodes may run, as ONNX Runtime would list it."""
+        return [CPU_PROVIDER] if self._device is None else [GPU_PROVIDER, CPU_PROVIDER]
+
+    @property
+    def device_name(self) -> str:
+        """The adapter in one line, or "CPU (NumPy)"."""
+        return "CPU (NumPy)" if self._device is None else self._device.info.title
+
+    def plan(self, input_feed: Mapping[str, Any] | None = None) -> Plan:
+        """The plan of the last call, or of one with these inputs, or with sizes of 1.
+
+        Raises: as `run`.
+        """
+        with self._locked():
+            if input_feed is None and self._runner.prepared:
+                return self._runner.prepared[0].plan
+            feeds = self._stand_ins() if input_feed is None else self._check_feeds(input_feed)
+            return self._runner.plan(feeds)
+
+    def explain(self, input_feed: Mapping[str, Any] | None = None) -> Report:
+        """Where each node runs, why, and what it costs, for the last call or for these inputs.
+
+        Raises: as `run`.
+        """
+        plan = self.plan(input_feed)
+        return explain(plan, self._runner.passed(plan), self.device_name)
+
+    @property
+    def plans_made(self) -> int:
+        """How many plans this session has compiled so far."""
+        return self._runner.compiled
+
+    def close(self) -> None:
+        """Frees buffers and plans; every later call raises EngineError."""
+        self._closed = True
+        self._runner.prepared.clear()
+        self._runner.constants = None
+
+    def __enter__(self) -> InferenceSession:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _output_names(self, names: Sequence[str] | None) -> Sequence[str]:
+        known = self._model.graph.outputs
+        unknown = [n for n in names or () if n not in known]
+        if unknown:
+            raise InputError(f"the model has no outputs {unknown}; it has {list(known)}")
+        return names or known
+
+    def _check_feeds(self, input_feed: Mapping[str, Any]) -> dict[str, Feed]:
+        graph = self._model.graph
+        unknown = [n for n in input_feed if n not in graph.inputs]
+        if unknown:
+            raise InputError(f"the model has no inputs {unknown}; it has {list(graph.inputs)}")
+        feeds: dict[str, Feed] = {}
+        for name in graph.inputs:
+            declared = graph.values[name]
+            if name in input_feed:
+                feeds[name] = _check_feed(name, declared.type, input_feed[name], self._device)
+            elif declared.constant is None and not isinstance(declared.type, OptionalType):
+                raise InputError(f"input {name!r} is missing; expected {declared.type}")
+        return feeds
+
+    def _symbols(self) -> bool:
+        """Whether a size of an input is open."""
+        tensors = [self._model.graph.tensor(n) for n in self._model.graph.inputs]
+        return any(t is None or t.static_shape is None for t in tensors)
+
+    def _stand_ins(self) -> dict[str, Any]:
+        """Inputs of zeros, open sizes 1: enough to make a plan."""
+        feeds: dict[str, Any] = {}
+        graph = self._model.graph
+        for name in graph.inputs:
+            if graph.constant(name) is not None:
+                continue
+            tensor = graph.tensor(name)
+            if tensor is None:
+                feeds[name] = [] if isinstance(graph.values[name].type, SequenceType) else None
+                continue
+            dims = tensor.shape or ()
+            sizes = [evaluate(d, dict.fromkeys(symbols_of(d), 1)) for d in dims]
+            feeds[name] = np.zeros(sizes, tensor.dtype.numpy)
+        return feeds
+
+    def _check_placement(self, plan: Plan) -> None:
+        if self._device is None:
+            raise DeviceError("require_gpu is set, and there is no GPU device")
+        check_all_gpu(plan.partition)
+
+
+def _from_providers(providers: Sequence[Any] | None, device: str) -> str:
+    """The device that ONNX Runtime's `providers` asks for."""
+    if not providers:
+        return device
+    names = [p if isinstance(p, str) else p[0] for p in providers]
+    if all(n == CPU_PROVIDER for n in names):
+        return "cpu"
+    ignored = [n for n in names if n not in (GPU_PROVIDER, CPU_PROVIDER)]
+    if ignored:
+        log.warning("providers %s are not this engine's; device=%r is used", ignored, device)
+    return device
+
+
+def _check_operators(graph: Graph) -> None:
+    for _, node in graph.walk():
+        if is_control_flow(node):
+            continue
+        if registry.exists(node.op_type, node.domain, node.since_version) is None:
+            domain = node.domain or "ai.onnx"
+            raise UnsupportedOpError(
+                f"node {node.name or node.key!r}: nothing implements {domain} "
+                f"{node.op_type}-{node.since_version}"
+            )
+
+
+_NAMES = {"float32": "float", "float64": "double", "bool": "bool"}
+
+
+def _type_text(type_: ValueType | None) -> str:
+    if isinstance(type_, TensorType):
+        return f"tensor({_NAMES.get(type_.dtype.name, type_.dtype.name)})"
+    if isinstance(type_, SequenceType):
+        return f"seq({_type_text(type_.element)})"
+    if isinstance(type_, OptionalType):
+        return f"optional({_type_text(type_.element)})"
+    return "unknown"
+
+
+def _node_arg(declared: Declared) -> NodeArg:
+    type_ = declared.type
+    shape = type_.shape if isinstance(type_, TensorType) else None
+    dims = None if shape is None else [d if isinstance(d, int) else str(d) for d in shape]
+    return NodeArg(declared.name, _type_text(type_), dims)
+
+
+def _check_feed(name: str, type_: ValueType | None, value: Any, device: Device | None) -> Feed:
+    """`value` as the runner takes it. Raises: InputError if it is of another type."""
+    if isinstance(type_, OptionalType) and value is None:
+        return None
+    if isinstance(type_, OptionalType):
+        return _check_feed(name, type_.element, value, device)
+    if isinstance(type_, SequenceType):
+        if not isinstance(value, (list, tuple)):
+            raise InputError(f"input {name!r} is a {type(value).__name__}; expected a list")
+        return [_check_feed(name, type_.element, v, device) for v in value]
+    if isinstance(value, DeviceValue):
+        if device is None:
+            return value.numpy()
+        if value.device is not device:
+            raise InputError(f"input {name!r} lies on another device ({value.device.info.title})")
+        found = value.dtype
+    elif isinstance(value, (np.ndarray, np.generic)):
+        value = np.asarray(value)
+        if isinstance(type_, TensorType) and type_.shape == () and value.size == 1:
+            value = value.reshape(())
+        try:
+            found = from_numpy(value.dtype)
+        except KeyError:
+            raise InputError(f"input {name!r} has dtype {value.dtype}; expected {type_}") from None
+        if found is not STRING and not value.dtype.isnative:
+            value = value.astype(value.dtype.newbyteorder("="))
+    else:
+        raise InputError(
+            f"input {name!r} is a {type(value).__name__}; expected a NumPy array of {type_}"
+        )
+    if isinstance(type_, TensorType) and found is not type_.dtype:
+        raise InputError(f"input {name!r} has dtype {found.name}; expected {type_}")
+    return value  # type: ignore[no-any-return]

@@ -1,0 +1,79 @@
+"""Inputs for a model from files or a seeded generator, for the command line and benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from engine.errors import InputError
+from engine.ir import Array
+from engine.runtime.session import InferenceSession, NodeArg
+
+_DTYPES = {"float": "float32", "double": "float64"}
+
+
+def parse_pairs(items: Sequence[str], what: str) -> dict[str, str]:
+    """`["a=1", "b=2"]` as a dict. Raises: InputError for an item without "="."""
+    pairs = {}
+    for item in items:
+        name, sign, value = item.partition("=")
+        if not sign or not name or not value:
+            raise InputError(f"{what} must look like NAME=VALUE, not {item!r}")
+        pairs[name] = value
+    return pairs
+
+
+def make_inputs(
+    session: InferenceSession,
+    given: Mapping[str, str],
+    dims: Mapping[str, str],
+    seed: int = 0,
+) -> dict[str, Array]:
+    """An array for each input that the model needs.
+
+    Args:
+        session: tells names, types and shapes.
+        given: input name to the path of a .npy file, or "random".
+        dims: symbolic size to its number; 1 where it is left out.
+        seed: of the generator.
+
+    Raises: InputError for unknown names, unreadable files and sizes that are no numbers.
+    """
+    wanted = {a.name: a for a in session.get_inputs()}
+    unknown = sorted(set(given) - set(wanted))
+    if unknown:
+        raise InputError(f"the model has no inputs {unknown}; it has {sorted(wanted)}")
+    known = {d for a in wanted.values() for d in a.shape or () if isinstance(d, str)}
+    if set(dims) - known:
+        raise InputError(f"no size is named {sorted(set(dims) - known)}; there are {sorted(known)}")
+    rng = np.random.default_rng(seed)
+    feeds = {}
+    for name, arg in wanted.items():
+        source = given.get(name, "random")
+        feeds[name] = _random(arg, dims, rng) if source == "random" else _load(name, source)
+    return feeds
+
+
+def _load(name: str, path: str) -> Array:
+    try:
+        return np.asarray(np.load(Path(path), allow_pickle=False))
+    except (OSError, ValueError) as error:
+        raise InputError(f"input {name!r}: cannot read {path}: {error}") from error
+
+
+def _random(arg: NodeArg, dims: Mapping[str, str], rng: np.random.Generator) -> Array:
+    if not arg.type.startswith("tensor(") or arg.type == "tensor(string)":
+        raise InputError(f"input {arg.name!r} is a {arg.type}: give it with --input")
+    try:
+        shape = [d if isinstance(d, int) else int(dims.get(d, "1")) for d in arg.shape or ()]
+    except ValueError as error:
+        raise InputError(f"a size is not a number: {error}") from error
+    kind = arg.type.removeprefix("tensor(").removesuffix(")")
+    dtype = np.dtype(_DTYPES.get(kind, kind))
+    if dtype.kind == "f":
+        return rng.standard_normal(shape).astype(dtype)
+    if dtype.kind == "b":
+        return np.asarray(rng.integers(0, 2, shape).astype(dtype))
+    return np.asarray(rng.integers(0, 2, shape).astype(dtype))

@@ -1,0 +1,125 @@
+"""The preprocessor, the accessors and the reflection of shaders."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine import shader
+from engine.errors import ShaderError
+from engine.shader import Fused, Tensor, declared, preprocess, render
+
+TEMPLATE = """// A test.
+// spec: none
+struct Params {
+    size: u32,
+    alpha: f32,
+}
+@group(0) @binding(0) var<storage, read> x: array<T>;
+@group(0) @binding(1) var<storage, read_write> y: array<T>;
+@group(0) @binding(2) var<uniform> params: Params;
+override WORKGROUP_SIZE: u32 = 64u;
+//# include lib/index.wgsl
+var<workgroup> tile: array<vec4<f32>, WORKGROUP_SIZE>;
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>) {
+    let i = flat_index(id, n);
+    //# if NEGATE
+    store_y(i, -load_x(i));
+    //# else
+    store_y(i, ${VALUE});
+    //# endif
+}
+"""
+
+
+@pytest.fixture(autouse=True)
+def template(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = shader.source
+    monkeypatch.setattr(shader, "source", lambda s: TEMPLATE if s == "test" else real(s))
+
+
+def test_a_condition_keeps_one_branch_and_its_fields() -> None:
+    kept = preprocess("test", (), {"VALUE": "load_x(i) * params.alpha"})
+    assert "store_y(i, load_x(i) * params.alpha);" in kept
+    assert "-load_x" not in kept and "//#" not in kept
+    assert "store_y(i, -load_x(i));" in preprocess("test", {"NEGATE"})
+
+
+@pytest.mark.parametrize(
+    ("flags", "text", "message"),
+    [
+        ((), {}, "has the fields"),
+        ({"NEGATE"}, {"VALUE": "1"}, "has the fields"),
+        ({"NEGATE", "OTHER"}, {}, "does not know the flags"),
+    ],
+)
+def test_what_is_missing_or_unused_is_an_error(
+    flags: set[str], text: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ShaderError, match=message):
+        preprocess("test", flags, text)
+
+
+def test_a_directive_that_nobody_knows_names_file_and_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shader, "source", lambda s: "// x\n//# for i in 3\n")
+    with pytest.raises(ShaderError, match=r"bad.wgsl:2: .*for i in 3"):
+        preprocess("bad")
+
+
+def test_declarations_are_read_in_binding_order() -> None:
+    assert declared(TEMPLATE) == (("x", False, "T"), ("y", True, "T"))
+
+
+def test_accessors_follow_the_element_type() -> None:
+    kernel = render("k", "test", {"x": "f32", "y": "bool"}, text={"VALUE": "load_x(i) > 0.0"})
+    assert "fn load_x(i: u32) -> f32 { return x[i]; }" in kernel.wgsl
+    assert "fn store_y(i: u32, v: bool) { y[i] = select(0u, 1u, v); }" in kernel.wgsl
+    assert "var<storage, read_write> y: array<u32>;" in kernel.wgsl
+    assert kernel.params == (("size", "u32"), ("alpha", "f32"))
+    assert kernel.params_nbytes == 16
+
+
+def test_wide_access_makes_the_buffer_an_array_of_vectors() -> None:
+    kernel = render("k", "test", {"x": "f32", "y": "f32"}, text={"VALUE": "load4_x(i * 4u).x"})
+    assert "var<storage, read> x: array<vec4<f32>>;" in kernel.wgsl
+    assert "fn load4_x(i: u32) -> vec4<f32> { return x[i >> 2u]; }" in kernel.wgsl
+
+
+def test_reflection_applies_overrides() -> None:
+    kernel = render(
+        "k", "test", {"x": "f32", "y": "f32"}, flags={"NEGATE"}, overrides={"WORKGROUP_SIZE": 32}
+    )
+    assert kernel.workgroup == (32, 1, 1)
+    assert kernel.workgroup_nbytes == 32 * 16
+    with pytest.raises(ShaderError, match="no override"):
+        render("k", "test", {"x": "f32", "y": "f32"}, flags={"NEGATE"}, overrides={"SIZE": 1})
+
+
+def test_the_key_is_the_text_with_overrides() -> None:
+    def key(**overrides: int) -> str:
+        elements = {"x": "f32", "y": "f32"}
+        return render("k", "test", elements, flags={"NEGATE"}, overrides=overrides).key
+
+    assert key() == key()
+    assert key(WORKGROUP_SIZE=32) != key()
+
+
+def test_fused_code_takes_the_place_of_a_tensor() -> None:
+    fused = Fused(
+        frozenset({"y"}),
+        (Tensor("bias", "f32"), Tensor("out0", "f32", True)),
+        (("beta", "f32"),),
+        "fn store_y(i: u32, v: f32) {\n    store_out0(i, v * params.beta + load_bias(i));\n}\n",
+    )
+    kernel = render("k", "test", {"x": "f32"}, flags={"NEGATE"}, fused=fused)
+    assert [t.name for t in kernel.tensors] == ["x", "bias", "out0"]
+    assert kernel.params[-1] == ("beta", "f32")
+    assert "var<storage, read_write> y" not in kernel.wgsl
+
+
+def test_an_element_type_must_be_given() -> None:
+    with pytest.raises(ShaderError, match="no element type given for 'y'"):
+        render("k", "test", {"x": "f32"}, flags={"NEGATE"})
