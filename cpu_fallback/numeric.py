@@ -80,7 +80,8 @@ def saturate(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
             x = np.where(np.isnan(x), x.dtype.type(0), x)
         if high < 2**24:
             return np.clip(x, low, high).astype(np.int64).astype(dtype)
-        result = x.astype(dtype)
+        with np.errstate(invalid="ignore"):
+            result = x.astype(dtype)
         result = np.where(x >= high, np.array(high, dtype), result)
         return np.where(x <= low, np.array(low, dtype), result)
     info = _float_info(dtype)

@@ -9,10 +9,10 @@ import onnx
 from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto, helper
 
 from engine import dtypes
-from engine.errors import ModelError
+from engine.errors import ModelError, ShapeError
 from engine.importer.types import type_proto
 from engine.importer.versions import PINNED, since_version
-from engine.ir import Array, Attribute, Graph, Node, OptionalType, SequenceType, TensorType, Value
+from engine.ir import Array, Attribute, Graph, Node, OptionalType, SequenceType, TensorType, Value, ValueType
 
 _IR_VERSION = 13
 _TYPES = (TensorType, SequenceType, OptionalType)
@@ -159,3 +159,44 @@ def tensor_proto(array: Array, name: str, kind: TensorType | None = None) -> Ten
         ]
         return TensorProto(name=name, data_type=dtype.code, dims=array.shape, string_data=data)
     return onnx.numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+
+
+def onnx_types(
+    node: Node,
+    types: Mapping[str, ValueType],
+    constants: Mapping[str, Array],
+    opset: Mapping[str, int],
+) -> list[onnx.TypeProto | None] | None:
+    """What onnx's own shape inference says of a node's outputs; None if it knows no such operator.
+
+    Args:
+        node: without bodies.
+        types: of its inputs. Sizes that are expressions come back as `dim_param`s: their text.
+        constants: contents of inputs that decide about sizes.
+        opset: domain to version, for operators that are functions.
+
+    Raises: ShapeError if it says that the inputs contradict each other.
+    """
+    try:
+        schema = onnx.defs.get_schema(node.op_type, node.since_version, node.domain)
+    except onnx.defs.SchemaError:
+        return None
+    try:
+        found = onnx.shape_inference.infer_node_outputs(
+            schema,
+            node_proto(node),
+            {name: type_proto(kind) for name, kind in types.items()},
+            {name: tensor_proto(array, name) for name, array in constants.items()},
+            opset_imports=[helper.make_opsetid(d, v) for d, v in opset.items()],
+            ir_version=_IR_VERSION,
+        )
+    except (onnx.shape_inference.InferenceError, RuntimeError) as error:
+        shown = ", ".join(str(types.get(n, "?")) if n else "-" for n in node.inputs)
+        raise ShapeError(
+            f"{node.op_type} {node.name or node.key!r} ({shown}): {_reason(error)}"
+        ) from None
+    return [found.get(name) if name else None for name in node.outputs]
+
+
+def _reason(error: Exception) -> str:
+    return str(error).strip().splitlines()[0]

@@ -6,28 +6,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
+from onnx import ModelProto
 
-from engine import dtypes
 from engine.errors import ModelError
 from engine.importer.reader import Reader
 from engine.importer.tensors import Weights, detach
-from engine.importer.types import Declared, FreshDims, declared, dim_names, value_type
-from engine.importer.versions import UNCONVERTED, opsets, since_version, to_pinned
-from engine.ir import (
-    Array,
-    Attribute,
-    Graph,
-    Node,
-    TensorType,
-    Value,
-    sort_nodes,
-)
+from engine.importer.types import Declared, declared
+from engine.importer.versions import opsets, to_pinned
+from engine.ir import Graph
+
+__all__ = ["Declared", "Model", "load_model"]
 
 
 @dataclass(frozen=True)

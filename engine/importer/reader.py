@@ -1,4 +1,4 @@
-"""Converted `ModelProto` to `Graph`: names made unique, bodies with explicit captures, constants."""
+"""Converted `ModelProto` to `Graph`: unique names, explicit captures, constants as values."""
 
 from __future__ import annotations
 

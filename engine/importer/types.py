@@ -35,17 +35,17 @@ class FreshDims:
 
     def __init__(self, taken: Iterable[str]) -> None:
         self._taken = set(taken)
-        self._made: dict[tuple[str, int], Dim] = {}
+        self.made: dict[tuple[str, int], Dim] = {}
 
     def __call__(self, value: str, axis: int) -> Dim:
         key = (value, axis)
-        if key not in self._made:
+        if key not in self.made:
             name = f"{value}_{axis}"
             while name in self._taken:
                 name += "_"
             self._taken.add(name)
-            self._made[key] = dims.symbol(name)
-        return self._made[key]
+            self.made[key] = dims.symbol(name)
+        return self.made[key]
 
 
 def dim_names(values: Iterable[ValueInfoProto]) -> set[str]:
@@ -74,11 +74,12 @@ def declared(value: ValueInfoProto, fresh: FreshDims) -> Declared:
 
 
 def value_type(
-    proto: TypeProto, name: str = "", fresh: FreshDims | None = None
+    proto: TypeProto, name: str = "", fresh: FreshDims | None = None, zero: bool = False
 ) -> ValueType | None:
     """The type that a `TypeProto` describes; None if it is empty.
 
-    Sizes without a name become symbols `<name>_<axis>`.
+    Sizes without a name become symbols `<name>_<axis>`, and so do sizes of 0, unless `zero` is
+    set: exporters write 0 for a size that they don't know.
 
     Raises: ModelError for an element type that does not exist, or a type that is no ONNX value's.
     """
@@ -101,10 +102,11 @@ def value_type(
             if dim.dim_param not in _UNNAMED:
                 shape.append(dims.symbol(dim.dim_param))
             else:
-                shape.append(dim.dim_value if dim.dim_value > 0 else fresh(name, axis))
+                known = dim.dim_value > 0 or (zero and dim.HasField("dim_value"))
+                shape.append(dim.dim_value if known else fresh(name, axis))
         return TensorType(dtype, tuple(shape))
     if kind in ("sequence_type", "optional_type"):
-        element = value_type(getattr(proto, kind).elem_type, name, fresh)
+        element = value_type(getattr(proto, kind).elem_type, name, fresh, zero)
         if element is None:
             raise ModelError(f"value {name!r} is a {kind} of unknown element type")
         return SequenceType(element) if kind == "sequence_type" else OptionalType(element)
@@ -112,7 +114,7 @@ def value_type(
 
 
 def type_proto(kind: ValueType | None) -> TypeProto:
-    """The `TypeProto` of a type; sizes that are expressions become `dim_param`s in words."""
+    """The `TypeProto` of a type; sizes that are expressions become `dim_param`s: their text."""
     proto = TypeProto()
     match kind:
         case TensorType():
@@ -123,7 +125,7 @@ def type_proto(kind: ValueType | None) -> TypeProto:
                     dim = proto.tensor_type.shape.dim.add()
                     if isinstance(size, int):
                         dim.dim_value = size
-                    else:
+                    elif str(size):
                         dim.dim_param = str(size)
         case SequenceType():
             proto.sequence_type.elem_type.CopyFrom(type_proto(kind.element))

@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
-from engine.dims import Dim, product
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, dmin, product
 from engine.errors import ShapeError
-from engine.ir import TensorType, ValueType
-from engine.ops import FLOATS, InferView, NodeView, OpDef, register
+from engine.indexing import broadcast_strides, index_map
+from engine.ir import Shape, TensorType, ValueType
+from engine.ops import (
+    FLOATS,
+    YES,
+    InferView,
+    KernelCall,
+    Lowering,
+    NodeView,
+    OpDef,
+    Stage,
+    Support,
+    no,
+    register,
+)
+from engine.ops._matmul_text import Tile, body
 from engine.ops.shape import broadcast_shapes
 
 
@@ -56,5 +77,256 @@ def _flops(view: NodeView) -> Dim:
     return 2 * product(view.out_shape()) * inner
 
 
-register(OpDef("MatMul", infer=_infer_matmul, flops=_flops, dtypes=FLOATS))
-register(OpDef("Gemm", 7, infer=_infer_gemm, flops=_flops, dtypes=FLOATS))
+@dataclass(frozen=True)
+class Product:
+    """y[batch] = alpha * a[batch] @ b[batch] + beta * c, with sizes and operand names.
+
+    Attributes:
+        rows, columns, inner: sizes of one product.
+        batch: the broadcast batch sizes; a_batch, b_batch: strides of the operands along them.
+        a_transposed, b_transposed: a is stored [inner, rows], b [columns, inner].
+        c_strides: elements of c from row to row and from column to column.
+    """
+
+    kind: str
+    a: str
+    b: str
+    rows: Dim
+    columns: Dim
+    inner: Dim
+    batch: Shape = ()
+    a_batch: Shape = ()
+    b_batch: Shape = ()
+    a_transposed: bool = False
+    b_transposed: bool = False
+    c: str = ""
+    c_strides: tuple[Dim, Dim] = (0, 0)
+    alpha: float = 1.0
+    beta: float = 1.0
+
+    def row_result(self) -> Product:
+        """A product of one column as one of one row: y' = b' a', the same elements of y."""
+        return dataclasses.replace(
+            self,
+            a=self.b,
+            b=self.a,
+            rows=1,
+            columns=self.rows,
+            a_batch=self.b_batch,
+            b_batch=self.a_batch,
+            a_transposed=False,
+            b_transposed=not self.a_transposed,
+            c_strides=(0, self.c_strides[0]),
+        )
+
+
+FEW_ROWS = 4
+NARROW = 160
+"""Results of up to so many columns leave too many invocations of a 64 x 1 workgroup idle."""
+
+
+def _shapes(p: Product) -> Iterator[tuple[int, tuple[int, int], bool, tuple[Guard, ...]]]:
+    """Rows of a tile, workgroup, whether it shares the inner axis, and when that is good."""
+    low, high = bounds(p.rows)
+    if low is None or low <= FEW_ROWS:
+        if low == high and low is not None:
+            yield max(low, 1), (16, 8), True, ()
+        else:
+            yield 1, (16, 8), True, (at_least(1, p.rows),)
+            yield FEW_ROWS, (16, 8), True, (at_least(FEW_ROWS, p.rows),)
+    yield 8, (8, 8), False, (at_least(NARROW, p.columns),)
+    yield 8, (64, 1), False, ()
+
+
+def tiles(p: Product) -> Iterator[tuple[Tile, tuple[Guard, ...]]]:
+    """The ways to compute a product, best first; the last one has no guard."""
+    inner, rows, columns = (divisible(d, 4) for d in (p.inner, p.rows, p.columns))
+    for height, workgroup, shared, wanted in _shapes(p):
+        for fours in itertools.product((True, False), repeat=3):
+            if fours[1] != p.a_transposed and fours[1]:
+                continue
+            pairs = zip((inner, rows, columns), fours, strict=True)
+            guards = [*wanted, *(g for g, four in pairs if four)]
+            if any(g.known is False for g in guards):
+                continue
+            open_guards = tuple(g for g in guards if g.known is None)
+            yield _tile(p, height, workgroup, shared, fours), open_guards
+            if not open_guards:
+                return
+
+
+def _tile(
+    p: Product,
+    height: int,
+    workgroup: tuple[int, int],
+    shared: bool,
+    fours: tuple[bool, ...],
+) -> Tile:
+    by_row = fours[2] and p.c_strides[1] == 1 and p.c_strides[0] in (0, p.columns)
+    return Tile(
+        kind=p.kind,
+        rows=height,
+        columns=4,
+        workgroup=workgroup,
+        a_transposed=p.a_transposed,
+        b_transposed=p.b_transposed,
+        inner_by_four=fours[0],
+        rows_by_four=fours[1],
+        columns_by_four=fours[2],
+        shared=shared,
+        scale=p.alpha != 1,
+        bias=("row" if by_row else "any") if p.c else "",
+        bias_scale=p.beta != 1,
+    )
+
+
+def _call(p: Product, y: str, tile: Tile, when: tuple[Guard, ...]) -> KernelCall:
+    x_lanes, y_lanes = tile.workgroup
+    across = y_lanes if tile.along_inner else x_lanes
+    down = 1 if tile.shared else y_lanes
+    column_blocks = ceildiv(p.columns, tile.columns * across)
+    row_blocks = ceildiv(p.rows, tile.rows * down)
+    tasks = column_blocks * row_blocks * product(p.batch)
+    a_map = index_map("batch_a", p.batch, p.a_batch)
+    b_map = index_map("batch_b", p.batch, p.b_batch)
+    words: dict[str, Dim | float] = {
+        "rows": p.rows,
+        "columns": p.columns,
+        "inner": p.inner,
+        "column_blocks": column_blocks,
+        "row_blocks": row_blocks,
+        "tasks": tasks,
+    }
+    extra: dict[str, tuple[str, Dim | float]] = {
+        name: ("u32", dim) for name, dim in (*a_map.params, *b_map.params)
+    }
+    if tile.scale:
+        extra["alpha"] = (p.kind, p.alpha if p.kind == "f32" else int(p.alpha))
+    if tile.bias:
+        extra["c_row"] = ("u32", p.c_strides[0])
+    if tile.bias == "any":
+        extra["c_column"] = ("u32", p.c_strides[1])
+    if tile.bias and tile.bias_scale:
+        extra["beta"] = (p.kind, p.beta if p.kind == "f32" else int(p.beta))
+    text = {"MAPS": a_map.text + b_map.text, "BODY": body(tile)}
+    if tile.shared:
+        partials = tile.rows * tile.columns // 4 * x_lanes * y_lanes
+        text |= {"T": tile.kind, "PARTIALS": str(partials)}
+    parts = (x_lanes if tile.along_inner else y_lanes) if tile.shared else 1
+    return KernelCall(
+        "matmul_rows" if tile.shared else "matmul",
+        {"a": p.a, "b": p.b, "y": y} | ({"c": p.c} if p.c else {}),
+        words | {name: value for name, (_, value) in extra.items()},
+        (dmin(tasks, 65535), ceildiv(tasks, 65535), 1),
+        flags=frozenset({"BIAS"} if p.c else ()),
+        text=text,
+        overrides={"WORKGROUP_X": x_lanes, "WORKGROUP_Y": y_lanes},
+        extra_params=tuple((name, kind) for name, (kind, _) in extra.items()),
+        trips=ceildiv(p.inner, 4 * parts) + 4 + parts,
+        when=when,
+    )
+
+
+def product_stage(p: Product, y: str) -> Stage:
+    """The dispatch of a product into value `y`, with its alternatives."""
+    if p.columns == 1 and p.rows != 1:
+        p = p.row_result()
+    return tuple(_call(p, y, tile, when) for tile, when in tiles(p))
+
+
+def _lower_matmul(view: Lowering) -> Sequence[Stage]:
+    a, b = view.shape(0), view.shape(1)
+    a = (1, *a) if len(a) == 1 else a
+    b = (*b, 1) if len(b) == 1 else b
+    rows, inner, columns = a[-2], _inner(view, a[-1], b[-2]), b[-1]
+    batch = broadcast_shapes(view, a[:-2], b[:-2])
+    p = Product(
+        kind=view.dtype(0).wgsl,
+        a=view.node.inputs[0],
+        b=view.node.inputs[1],
+        rows=rows,
+        columns=columns,
+        inner=inner,
+    )
+    if all(d == 1 for d in b[:-2]):
+        p = dataclasses.replace(p, rows=product(batch) * rows)
+    else:
+        a_strides = broadcast_strides(a[:-2], batch)
+        b_strides = broadcast_strides(b[:-2], batch)
+        p = dataclasses.replace(
+            p,
+            batch=batch,
+            a_batch=tuple(s * (rows * inner) for s in a_strides),
+            b_batch=tuple(s * (inner * columns) for s in b_strides),
+        )
+    return [product_stage(p, view.node.outputs[0])]
+
+
+def _transposed(view: Lowering, index: int, attribute: str) -> tuple[str, bool]:
+    """Operand of Gemm, and whether it is still stored transposed (constants are turned once)."""
+    if not view.attr(attribute, 0):
+        return view.node.inputs[index], False
+    if view.const(index) is None:
+        return view.node.inputs[index], True
+    return view.derived(index, "transpose", lambda w: np.ascontiguousarray(w.T)), False
+
+
+def _lower_gemm(view: Lowering) -> Sequence[Stage]:
+    rows, columns = view.out_shape()
+    a, a_transposed = _transposed(view, 0, "transA")
+    b, b_transposed = _transposed(view, 1, "transB")
+    beta = float(view.attr("beta", 1.0))
+    biased = view.has(2) and beta != 0
+    c_strides = broadcast_strides(view.shape(2), (rows, columns)) if biased else (0, 0)
+    p = Product(
+        kind=view.dtype(0).wgsl,
+        a=a,
+        b=b,
+        rows=rows,
+        columns=columns,
+        inner=view.shape(0)[0 if view.attr("transA", 0) else 1],
+        a_transposed=a_transposed,
+        b_transposed=b_transposed,
+        c=view.node.inputs[2] if biased else "",
+        c_strides=((0, 0, *c_strides)[-2], (0, 0, *c_strides)[-1]),
+        alpha=float(view.attr("alpha", 1.0)),
+        beta=beta if biased else 1.0,
+    )
+    return [product_stage(p, view.node.outputs[0])]
+
+
+def _supports_gemm(view: NodeView) -> Support:
+    if view.dtype(0).is_float:
+        return YES
+    for name in ("alpha", "beta"):
+        if not float(view.attr(name, 1.0)).is_integer():
+            return no(f"{name} is no integer, but the operands are")
+    return YES
+
+
+_KINDS = FLOATS | {"int32", "uint32"}
+
+register(
+    OpDef(
+        "MatMul",
+        infer=_infer_matmul,
+        lower=_lower_matmul,
+        dtypes=_KINDS,
+        epilogue=True,
+        flops=_flops,
+        tolerance=2e-5,
+    )
+)
+register(
+    OpDef(
+        "Gemm",
+        7,
+        infer=_infer_gemm,
+        lower=_lower_gemm,
+        supports=_supports_gemm,
+        dtypes=_KINDS,
+        epilogue=True,
+        flops=_flops,
+        tolerance=2e-5,
+    )
+)

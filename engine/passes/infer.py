@@ -1,13 +1,304 @@
-"""Types of all values, and folding of constants: one pass, node by node."""
+"""Types of all values, and folding of constants: one pass, node by node, folding in between.
+
+Sizes are symbolic: `OpDef.infer` works on dims, `OpDef.evaluate` on the contents of small integer
+tensors, so that chains of Shape, Gather, Concat and Reshape come out as expressions. An operator
+without a rule is given to onnx's own inference, with its sizes as names first; where those do not
+suffice, with the numbers of `binding`, under guards. What data decide becomes a fresh symbol.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from engine.ir import Graph
+import numpy as np
+
+from cpu_fallback import registry
+from engine import dims, dtypes, ops
+from engine.dims import Dim, Guard
+from engine.errors import ModelError, ShapeError
+from engine.exporter import onnx_types
+from engine.importer.types import FreshDims, value_type
+from engine.ir import Array, Graph, Node, TensorType, Value, ValueType
+from engine.passes import bodies
 from engine.passes.base import PassResult
+from engine.passes.symbols import (
+    NamedDims,
+    bind_type,
+    dims_of,
+    is_typed,
+    substitute_type,
+    symbols_in,
+)
+
+SMALL_SIZE = 65536
+DATA_SIZE = 4096
+_GROWTH = 4
+_WEIGHT_OPS = frozenset({"Cast", "CastLike", "ConstantOfShape", "DequantizeLinear"})
+_FAILURES = (registry.UnsupportedOp, ValueError, TypeError, ArithmeticError, IndexError)
+Kinds = list[ValueType | None]
+_RANDOM = frozenset(
+    {
+        "Bernoulli",
+        "Multinomial",
+        "RandomNormal",
+        "RandomNormalLike",
+        "RandomUniform",
+        "RandomUniformLike",
+    }
+)
 
 
 def infer(graph: Graph, binding: Mapping[str, int] | None = None) -> PassResult:
-    """Types and constants of every value."""
-    return PassResult(graph)
+    """Types and, where it can be told, contents of every value; constant nodes are folded away.
+
+    Values that have a type keep it. If with a constant condition => the nodes of its branch.
+
+    Args:
+        graph: inputs have types.
+        binding: sizes of symbols, for operators without a symbolic rule.
+
+    Raises: ShapeError for a node whose operands contradict each other; ModelError for operands of
+        types that the operator does not take.
+    """
+    state = Inference(binding or {}, symbols_in(graph))
+    done = state.run(graph, {})
+    return PassResult(
+        done,
+        tuple(state.applied),
+        tuple(dict.fromkeys(state.near_misses)),
+        tuple(dict.fromkeys(state.guards)),
+    )
+
+
+class Inference:
+    """The state of one run of the pass over a graph and its bodies."""
+
+    def __init__(self, binding: Mapping[str, int], taken: frozenset[str]) -> None:
+        self.binding = binding
+        self.guards: list[Guard] = []
+        self.applied: list[str] = []
+        self.near_misses: list[str] = []
+        self.minted: list[str] = []
+        self._taken = set(taken)
+
+    def fresh(self, name: str) -> Dim:
+        """A new symbol, named like `name`."""
+        candidate, count = name, 1
+        while candidate in self._taken:
+            candidate, count = f"{name}.{count}", count + 1
+        self._taken.add(candidate)
+        self.minted.append(candidate)
+        return dims.symbol(candidate)
+
+    def fresh_type(self, kind: ValueType | None, name: str) -> ValueType | None:
+        """`kind` with a new symbol for every size that is not a number."""
+        return substitute_type(
+            kind, lambda axis, d: d if isinstance(d, int) else self.fresh(f"{name}_{axis}")
+        )
+
+    def run(self, graph: Graph, outer: Mapping[str, Value]) -> Graph:
+        """`graph` with everything inferred; `outer` holds what it may capture."""
+        values = dict(graph.values)
+        for name in graph.captures:
+            values[name] = outer[name]
+        work = graph.replace(nodes=(), values=values)
+        todo = list(reversed(graph.nodes))
+        kept: list[Node] = []
+        while todo:
+            node = todo.pop()
+            if node.bodies:
+                node, inlined = bodies.infer_bodies(self, node, values)
+                if inlined is not None:
+                    self.applied.append(f"If {node.name or node.key} has a constant condition")
+                    todo.extend(reversed(inlined))
+                    continue
+            elif not all(is_typed(values[n]) for n in node.writes):
+                self._set_types(work, node, values)
+            if not self._fold(work, node, values):
+                kept.append(node)
+        used = {n for node in kept for n in node.reads} | set(graph.outputs)
+        captures = tuple(n for n in graph.captures if n in used)
+        return graph.replace(captures=captures).rebuild(kept, values.values())
+
+    def _set_types(self, work: Graph, node: Node, values: dict[str, Value]) -> None:
+        rule = ops.definition(node)
+        found: Sequence[ValueType | None] | None = None
+        if rule is not None and rule.infer is not None:
+            view = ops.InferView(work, node, lambda hint: self.fresh(f"{node.key}_{hint}"))
+            try:
+                found = rule.infer(view)
+            except ShapeError:
+                if not self._vague(node, values):
+                    raise
+        if found is None:
+            found = self._by_onnx(work, node, values)
+        for name, kind in zip(node.outputs, found, strict=False):
+            if name and kind is not None:
+                values[name] = values.get(name, Value(name)).replace(type=kind)
+
+    @staticmethod
+    def _vague(node: Node, values: Mapping[str, Value]) -> bool:
+        """Whether an input is of unknown type or rank, which rules may refuse."""
+        return not all(is_typed(values[n]) for n in node.inputs if n)
+
+    def _by_onnx(self, work: Graph, node: Node, values: Mapping[str, Value]) -> Kinds:
+        """Types from onnx's inference: with sizes as names, else as numbers under guards."""
+        names = [n for n in dict.fromkeys(node.inputs) if n]
+        types = {n: k for n in names if (k := values[n].type) is not None}
+        if len(types) < len(names):
+            return [None] * len(node.outputs)
+        data = {
+            n: a for n in names if (a := values[n].constant) is not None and a.size <= DATA_SIZE
+        }
+        named = NamedDims()
+        hidden = {n: named.hide(k) for n, k in types.items()}
+        found, complete = self._ask(work, node, hidden, data)
+        contents = {n: d for n in names if n not in data and (d := values[n].dims) is not None}
+        symbols = frozenset().union(
+            *map(dims_of, types.values()),
+            *(dims.symbols_of(d) for c in contents.values() for d in c.reshape(-1)),
+        )
+        if not complete and symbols and symbols <= self.binding.keys():
+            bound = {n: bind_type(k, self.binding) for n, k in types.items()}
+            for name, content in contents.items():
+                numbers = [dims.evaluate(d, self.binding) for d in content.reshape(-1)]
+                data[name] = np.array(numbers, np.int64).reshape(content.shape)
+            found, _ = self._ask(work, node, bound, data)
+            self._guard(node, symbols)
+        return [self._reveal(k, n, named) for k, n in zip(found, node.outputs, strict=True)]
+
+    @staticmethod
+    def _ask(
+        work: Graph, node: Node, types: Mapping[str, ValueType], data: Mapping[str, Array]
+    ) -> tuple[Kinds, bool]:
+        """What onnx says of the outputs, and whether it says all of their sizes."""
+        protos = onnx_types(node, types, data, work.opset)
+        if protos is None:
+            return [None] * len(node.outputs), True
+        gaps = FreshDims(())
+        found: Kinds = [
+            None if p is None else value_type(p, n, gaps, zero=True)
+            for p, n in zip(protos, node.outputs, strict=True)
+        ]
+        wanted = [k for k, n in zip(found, node.outputs, strict=True) if n]
+        return found, not gaps.made and all(
+            k is not None and not (isinstance(k, TensorType) and k.shape is None) for k in wanted
+        )
+
+    def _guard(self, node: Node, symbols: frozenset[str]) -> None:
+        reason = f"{node.op_type} {node.name or node.key!r} has no symbolic shape rule"
+        for symbol in sorted(symbols):
+            size = self.binding[symbol]
+            why = f"{symbol} == {size}: {reason}"
+            self.guards.append(dims.equal(dims.symbol(symbol), size, why))
+
+    def _reveal(self, kind: ValueType | None, name: str, named: NamedDims) -> ValueType | None:
+        def size(axis: int, dim: Dim) -> Dim:
+            if isinstance(dim, int):
+                return dim
+            known = named.reveal(dim)
+            return self.fresh(f"{name}_{axis}") if known is None else known
+
+        return substitute_type(kind, size)
+
+    def _fold(self, work: Graph, node: Node, values: dict[str, Value]) -> bool:
+        """Gives outputs their contents; whether all of them are constants now."""
+        if not node.bodies:
+            self._evaluate(work, node, values)
+            if self._foldable(node, values):
+                self._compute(node, values)
+        if any(values[n].constant is None for n in node.writes):
+            return False
+        self.applied.append(f"{node.op_type} {node.name or node.key}")
+        return True
+
+    def _evaluate(self, work: Graph, node: Node, values: dict[str, Value]) -> None:
+        rule = ops.definition(node)
+        if rule is None or rule.evaluate is None:
+            return
+        if all(values[n].dims is not None or values[n].constant is not None for n in node.writes):
+            return
+        contents = rule.evaluate(ops.NodeView(work, node)) or ()
+        for name, content in zip(node.outputs, contents, strict=False):
+            if not name or content is None:
+                continue
+            value, kind = values[name], values[name].tensor
+            if kind is None:
+                continue
+            if kind.static_shape is None or kind.static_shape != content.shape:
+                kind = TensorType(kind.dtype, content.shape)
+            if dims.is_static(content.reshape(-1)):
+                array = content.astype(kind.dtype.numpy)
+                array.flags.writeable = False
+                values[name] = value.replace(type=kind, constant=array, dims=None)
+            else:
+                values[name] = value.replace(type=kind, dims=content)
+
+    def _foldable(self, node: Node, values: Mapping[str, Value]) -> bool:
+        if node.op_type in _RANDOM or not node.writes:
+            return False
+        rule = ops.definition(node)
+        if rule is not None and rule.random:
+            return False
+        if all(values[n].constant is not None for n in node.writes):
+            return False
+        if any(values[n].constant is None for n in node.inputs if n):
+            return False
+        if node.op_type == "Dropout" and node.input(2):
+            training = values[node.input(2)].constant
+            if training is None or training.any():
+                return False
+        return self._worth(node, values)
+
+    @staticmethod
+    def _worth(node: Node, values: Mapping[str, Value]) -> bool:
+        """Whether the outputs are small, or not much larger than the weights they come from."""
+        given = sum(
+            a.nbytes for n in set(node.inputs) if n and (a := values[n].constant) is not None
+        )
+        size = nbytes = 0
+        for name in node.writes:
+            kind = values[name].tensor
+            if kind is None:
+                return False
+            shape = kind.static_shape
+            if shape is None:
+                return given <= SMALL_SIZE
+            count = int(np.prod(shape, dtype=object))
+            size, nbytes = size + count, nbytes + count * kind.dtype.nbytes
+        return size <= SMALL_SIZE or nbytes <= _GROWTH * given or node.op_type in _WEIGHT_OPS
+
+    def _compute(self, node: Node, values: dict[str, Value]) -> None:
+        inputs = [values[n].constant if n else None for n in node.inputs]
+        what = f"{node.op_type} {node.name or node.key}"
+        try:
+            results = registry.run(
+                node.op_type,
+                node.domain,
+                node.since_version,
+                node.attrs,
+                inputs,
+                len(node.outputs),
+            )
+        except (
+            registry.UnsupportedOp,
+            ValueError,
+            TypeError,
+            ArithmeticError,
+            IndexError,
+        ) as error:
+            self.near_misses.append(f"{what} has constant inputs and could not be run: {error}")
+            return
+        for name, array in zip(node.outputs, results, strict=True):
+            if not name:
+                continue
+            kind = values[name].tensor
+            if not isinstance(array, np.ndarray):
+                return
+            dtype = dtypes.from_numpy(array.dtype) if kind is None else kind.dtype
+            if dtype is not dtypes.STRING and array.dtype != dtype.numpy:
+                raise ModelError(f"{what} gives {array.dtype} where {dtype} is due")
+            array.flags.writeable = False
+            values[name] = values[name].replace(
+                type=TensorType(dtype, array.shape), constant=array, dims=None
+            )

@@ -16,7 +16,7 @@ def ort_node(
     n_outputs: int,
     *,
     domain: str = "",
-    opset: int = 22,
+    model_opset: int = 22,
     outputs: Sequence[bool] | None = None,
     **attributes: Any,
 ) -> list[Any]:
@@ -40,7 +40,7 @@ def ort_node(
         onnx.helper.make_empty_tensor_value_info(f"y{i}") for i, use in enumerate(used) if use
     ]
     graph = onnx.helper.make_graph([node], "one_node", infos, results)
-    opsets = [onnx.helper.make_opsetid("", opset)]
+    opsets = [onnx.helper.make_opsetid("", model_opset)]
     if domain:
         opsets.append(onnx.helper.make_opsetid(domain, 1))
     model = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)

@@ -138,14 +138,14 @@ def test_grid_sample_agrees_with_ort(mode: str, padding_mode: str, align_corners
     x = rng.standard_normal((2, 3, 5, 6), dtype=np.float32)
     grid = rng.uniform(-1.6, 1.6, (2, 7, 4, 2)).astype(np.float32)
     attributes = {"mode": mode, "padding_mode": padding_mode, "align_corners": align_corners}
-    expected = ort_node("GridSample", [x, grid], 1, opset=20, **attributes)[0]
+    expected = ort_node("GridSample", [x, grid], 1, model_opset=20, **attributes)[0]
     got = run("GridSample", [x, grid], **attributes)[0]
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=2e-5)
 
 
 def test_grid_sample_in_three_dimensions_and_without_points() -> None:
     x, grid = f32(1, 2, 3, 4, 5), RNG.uniform(-1.2, 1.2, (1, 2, 3, 4, 3)).astype(np.float32)
-    expected = ort_node("GridSample", [x, grid], 1, opset=20)[0]
+    expected = ort_node("GridSample", [x, grid], 1, model_opset=20)[0]
     np.testing.assert_allclose(run("GridSample", [x, grid])[0], expected, rtol=1e-4, atol=1e-5)
     empty = run("GridSample", [f32(1, 2, 3, 4), np.zeros((1, 0, 4, 2), np.float32)])[0]
     assert empty.shape == (1, 2, 0, 4)
@@ -166,7 +166,7 @@ def test_roi_align_agrees_with_ort(attributes: dict[str, Any]) -> None:
     rois = np.concatenate([corner, corner + rng.uniform(1, 15, (5, 2)).astype(np.float32)], 1)
     inputs = [x, rois, np.array([0, 1, 1, 0, 1])]
     attributes = {"output_height": 3, "output_width": 4, "spatial_scale": 0.5} | attributes
-    expected = ort_node("RoiAlign", inputs, 1, opset=16, **attributes)[0]
+    expected = ort_node("RoiAlign", inputs, 1, model_opset=16, **attributes)[0]
     np.testing.assert_allclose(run("RoiAlign", inputs, **attributes)[0], expected, 1e-4, 1e-5)
 
 
@@ -174,7 +174,7 @@ def test_max_roi_pool_agrees_with_ort() -> None:
     x = f32(2, 3, 12, 10)
     rois = np.array([[0, 1, 2, 9, 11], [1, 0, 0, 19, 23], [1, 4, 4, 5, 5]], np.float32)
     attributes = {"pooled_shape": [3, 2], "spatial_scale": 0.5}
-    expected = ort_node("MaxRoiPool", [x, rois], 1, opset=16, **attributes)[0]
+    expected = ort_node("MaxRoiPool", [x, rois], 1, model_opset=16, **attributes)[0]
     np.testing.assert_allclose(run("MaxRoiPool", [x, rois], **attributes)[0], expected)
 
 

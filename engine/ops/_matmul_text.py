@@ -1,0 +1,237 @@
+"""Generated text of the matrix product kernels: one register tile, unrolled."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Tile:
+    """How one invocation computes `rows` x `columns` elements, and how operands are stored.
+
+    Attributes:
+        kind: element type in WGSL: "f32", "i32" or "u32".
+        rows, columns: elements of an invocation; 4 divides columns.
+        workgroup: invocations along columns and rows of the result.
+        a_transposed, b_transposed: a is [inner, rows], b is [columns, inner].
+        inner_by_four, rows_by_four, columns_by_four: 4 divides that size.
+        shared: invocations of a workgroup share the inner axis (few rows) instead of rows.
+        scale: multiply by `params.alpha`.
+        bias: "" or how c is added: "row" (four neighbours at a time) or "any".
+        bias_scale: multiply c by `params.beta`.
+    """
+
+    kind: str
+    rows: int
+    columns: int
+    workgroup: tuple[int, int]
+    a_transposed: bool = False
+    b_transposed: bool = False
+    inner_by_four: bool = False
+    rows_by_four: bool = False
+    columns_by_four: bool = False
+    shared: bool = False
+    scale: bool = False
+    bias: str = ""
+    bias_scale: bool = False
+
+    @property
+    def vector(self) -> str:
+        return f"vec4<{self.kind}>"
+
+    @property
+    def groups(self) -> range:
+        """Groups of four neighbouring columns."""
+        return range(self.columns // 4)
+
+    @property
+    def along_inner(self) -> bool:
+        """Whether x of a workgroup that shares runs along the inner axis, as b is stored."""
+        return self.shared and self.b_transposed
+
+
+def body(tile: Tile) -> str:
+    """The text of `${BODY}` in matmul.wgsl and matmul_rows.wgsl."""
+    lines = [*_places(tile), *_starts(tile), *_loops(tile)]
+    lines += [*_reduce(tile), *_finish(tile)]
+    return "\n".join(f"    {line}" for line in lines)
+
+
+def _places(tile: Tile) -> Iterator[str]:
+    """First row and column of the invocation, and its share of the inner axis."""
+    x, y = ("local.y", "local.x") if tile.along_inner else ("local.x", "local.y")
+    across = "WORKGROUP_Y" if tile.along_inner else "WORKGROUP_X"
+    yield f"let column = (column_block * {across} + {x}) * {tile.columns}u;"
+    if tile.shared:
+        yield f"let row = block * {tile.rows}u;"
+        yield f"let share = {y};"
+        return
+    if tile.workgroup[1] == 1:
+        yield f"let row = block * {tile.rows}u;"
+        yield "if (column >= params.columns) {"
+    else:
+        yield f"let row = (block * WORKGROUP_Y + local.y) * {tile.rows}u;"
+        yield "if (column >= params.columns || row >= params.rows) {"
+    yield "    return;"
+    yield "}"
+
+
+def _starts(tile: Tile) -> Iterator[str]:
+    """Sums, and where the rows of a and the columns of b start."""
+    for i in range(tile.rows):
+        for j in tile.groups:
+            yield f"var sum{i}_{j} = {tile.vector}();"
+    if not tile.a_transposed:
+        for i in range(tile.rows):
+            at = "row" if i == 0 else f"min(row + {i}u, params.rows - 1u)"
+            yield f"let a{i} = a_start + {at} * params.inner;"
+    if tile.b_transposed:
+        for c in range(tile.columns):
+            yield f"let b{c} = b_start + min(column + {c}u, params.columns - 1u) * params.inner;"
+    elif not tile.columns_by_four:
+        for c in range(tile.columns):
+            yield f"let b{c} = b_start + min(column + {c}u, params.columns - 1u);"
+    else:
+        for j in tile.groups:
+            at = (
+                "column"
+                if j == 0 and not tile.shared
+                else f"min(column + {4 * j}u, params.columns - 4u)"
+            )
+            yield f"let b{j} = b_start + {at};"
+
+
+def _loops(tile: Tile) -> Iterator[str]:
+    parts = tile.workgroup[0] if tile.along_inner else tile.workgroup[1]
+    first, step = ("0u", "4u") if not tile.shared else ("share * 4u", f"{4 * parts}u")
+    whole = "params.inner" if tile.inner_by_four else "whole"
+    if not tile.inner_by_four:
+        yield "let whole = params.inner / 4u * 4u;"
+    yield f"for (var k = {first}; k < {whole}; k += {step}) {{"
+    yield from _indent(_block(tile, 4))
+    yield "}"
+    if not tile.inner_by_four:
+        first, step = ("whole", "1u") if not tile.shared else ("whole + share", f"{parts}u")
+        yield f"for (var k = {first}; k < params.inner; k += {step}) {{"
+        yield from _indent(_block(tile, 1))
+        yield "}"
+
+
+def _indent(lines: Iterator[str]) -> Iterator[str]:
+    return (f"    {line}" for line in lines)
+
+
+def _block(tile: Tile, steps: int) -> Iterator[str]:
+    """`steps` (4, or 1 for the rest) neighbours of the inner axis."""
+    wide = tile.inner_by_four and steps == 4
+    if wide and not tile.a_transposed:
+        for i in range(tile.rows):
+            yield f"let p{i} = load4_a(a{i} + k);"
+    if wide and tile.b_transposed:
+        for c in range(tile.columns):
+            yield f"let w{c} = load4_b(b{c} + k);"
+    for q in range(steps):
+        for j in tile.groups:
+            yield f"let q{q}_{j} = {_columns(tile, wide, q, j)};"
+        if tile.a_transposed and tile.rows_by_four:
+            for i in range(0, tile.rows, 4):
+                at = f"min(row + {i}u, params.rows - 4u)"
+                yield f"let p{q}_{i} = load4_a(a_start + (k + {q}u) * params.rows + {at});"
+        for i in range(tile.rows):
+            factor = f"{tile.vector}({_row(tile, wide, q, i)})"
+            if tile.kind == "f32" and len(tile.groups) > 1:
+                yield f"let f{q}_{i} = {factor};"
+                factor = f"f{q}_{i}"
+            for j in tile.groups:
+                name = f"sum{i}_{j}"
+                if tile.kind == "f32":
+                    yield f"{name} = fma({factor}, q{q}_{j}, {name});"
+                else:
+                    yield f"{name} += {factor} * q{q}_{j};"
+
+
+def _row(tile: Tile, wide: bool, q: int, i: int) -> str:
+    """Element of a in row i of the tile, q steps on."""
+    if not tile.a_transposed:
+        return f"p{i}[{q}]" if wide else f"load_a(a{i} + k + {q}u)"
+    if tile.rows_by_four:
+        return f"p{q}_{i // 4 * 4}[{i % 4}]"
+    at = f"min(row + {i}u, params.rows - 1u)"
+    return f"load_a(a_start + (k + {q}u) * params.rows + {at})"
+
+
+def _columns(tile: Tile, wide: bool, q: int, j: int) -> str:
+    """Four neighbouring columns of b, q steps on."""
+    four = range(4 * j, 4 * j + 4)
+    if tile.b_transposed:
+        parts = [f"w{c}[{q}]" if wide else f"load_b(b{c} + k + {q}u)" for c in four]
+        return f"{tile.vector}({', '.join(parts)})"
+    step = f"(k + {q}u) * params.columns"
+    if tile.columns_by_four:
+        return f"load4_b(b{j} + {step})"
+    return f"{tile.vector}({', '.join(f'load_b(b{c} + {step})' for c in four)})"
+
+
+def _reduce(tile: Tile) -> Iterator[str]:
+    """Adds up the shares of a workgroup; one of them goes on."""
+    if not tile.shared:
+        return
+    parts, lanes = tile.workgroup if tile.along_inner else tile.workgroup[::-1]
+    lane = "local.y" if tile.along_inner else "local.x"
+    sums = [(i, j) for i in range(tile.rows) for j in tile.groups]
+    for n, (i, j) in enumerate(sums):
+        yield f"partial[({n}u * {parts}u + share) * {lanes}u + {lane}] = sum{i}_{j};"
+    yield "workgroupBarrier();"
+    yield "if (share != 0u || column >= params.columns) {"
+    yield "    return;"
+    yield "}"
+    yield f"for (var part = 1u; part < {parts}u; part += 1u) {{"
+    for n, (i, j) in enumerate(sums):
+        yield f"    sum{i}_{j} += partial[({n}u * {parts}u + part) * {lanes}u + {lane}];"
+    yield "}"
+
+
+def _finish(tile: Tile) -> Iterator[str]:
+    """Scales, adds c and stores, each element once."""
+    for i in range(tile.rows):
+        lines: list[str] = []
+        lines.append(f"let place{i} = y_start + (row + {i}u) * params.columns + column;")
+        for j in tile.groups:
+            lines += _finish_four(tile, i, j)
+        if i == 0:
+            yield from lines
+        else:
+            yield f"if (row + {i}u < params.rows) {{"
+            yield from _indent(iter(lines))
+            yield "}"
+
+
+def _finish_four(tile: Tile, i: int, j: int) -> list[str]:
+    name = f"sum{i}_{j}"
+    lines = [f"{name} *= {tile.vector}(params.alpha);"] if tile.scale else []
+    if tile.bias:
+        beta = f"{tile.vector}(params.beta) * " if tile.bias_scale else ""
+        at = f"(row + {i}u) * params.c_row"
+        if tile.bias == "row":
+            term = f"load4_c({at} + column + {4 * j}u)"
+        else:
+            columns = (f"min(column + {4 * j + c}u, params.columns - 1u)" for c in range(4))
+            loads = (f"load_c({at} + {c} * params.c_column)" for c in columns)
+            term = f"{tile.vector}({', '.join(loads)})"
+        lines.append(f"{name} += {beta}{term};")
+    if tile.columns_by_four:
+        lines.append(f"store4_y(place{i} + {4 * j}u, {name});")
+        if j:
+            lines = [
+                f"if (column + {4 * j}u < params.columns) {{",
+                *(f"    {x}" for x in lines),
+                "}",
+            ]
+        return lines
+    for c in range(4):
+        store = f"store_y(place{i} + {4 * j + c}u, {name}[{c}]);"
+        lines.append(
+            store if j == c == 0 else f"if (column + {4 * j + c}u < params.columns) {{ {store} }}"
+        )
+    return lines

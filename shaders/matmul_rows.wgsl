@@ -1,0 +1,49 @@
+// Matrix product of few rows: invocations of a workgroup share the inner axis, then add up.
+// spec: ONNX MatMul-13, Gemm-13
+// a: [batch, rows, inner] T, or [inner, rows]
+// b: [batch, inner, columns] T, or [columns, inner]
+// c: [rows, columns] T, broadcast; with the flag BIAS
+// y: [batch, rows, columns] T
+// flags: BIAS c is added
+// MAPS: where a batch of a and of b starts
+// BODY: the unrolled tile, from engine/ops/_matmul_text.py
+// dispatch: one workgroup a task: column blocks, then row blocks, then batches
+struct Params {
+    rows: u32,
+    columns: u32,
+    inner: u32,
+    column_blocks: u32,
+    row_blocks: u32,
+    tasks: u32,
+}
+@group(0) @binding(0) var<storage, read> a: array<T>;
+@group(0) @binding(1) var<storage, read> b: array<T>;
+//# if BIAS
+@group(0) @binding(2) var<storage, read> c: array<T>;
+//# endif
+@group(0) @binding(3) var<storage, read_write> y: array<T>;
+@group(0) @binding(4) var<uniform> params: Params;
+override WORKGROUP_X: u32 = 16u;
+override WORKGROUP_Y: u32 = 8u;
+
+var<workgroup> partial: array<vec4<${T}>, ${PARTIALS}>;
+${MAPS}
+@compute @workgroup_size(WORKGROUP_X, WORKGROUP_Y)
+fn main(
+    @builtin(local_invocation_id) local: vec3<u32>,
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+) {
+    let task = group.x + group.y * groups.x;
+    if (task >= params.tasks) {
+        return;
+    }
+    let column_block = task % params.column_blocks;
+    let stack = task / params.column_blocks;
+    let block = stack % params.row_blocks;
+    let batch = stack / params.row_blocks;
+    let a_start = batch_a(batch);
+    let b_start = batch_b(batch);
+    let y_start = batch * params.rows * params.columns;
+${BODY}
+}
