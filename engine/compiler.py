@@ -45,9 +45,10 @@ class Options:
 
 def check_device(device: str) -> DeviceChoice:
     """`device` if it is one. Raises: EngineError with what there is."""
-    if device == "auto" or device == "gpu" or device == "cpu":
-        return device
-    raise EngineError(f"device is 'auto', 'gpu' or 'cpu', not {device!r}")
+    choices: dict[str, DeviceChoice] = {"auto": "auto", "gpu": "gpu", "cpu": "cpu"}
+    if device not in choices:
+        raise EngineError(f"device is one of {list(choices)}, not {device!r}")
+    return choices[device]
 
 
 def check_options(options: Options) -> None:
