@@ -1,0 +1,142 @@
+"""Normalisations: layer, RMS, instance, group, batch."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cpu_fallback.elementwise import is_short_float
+from cpu_fallback.registry import Tensor, cpu_op
+
+
+def _wide(x: Tensor) -> Tensor:
+    return x.astype(np.float32) if is_short_float(x.dtype) else x
+
+
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+    """[C] as an operand of [N, C, ...]."""
+    return _wide(values).reshape(1, -1, *(1,) * (x.ndim - 2))
+
+
+def _standardized(x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
+    centred = x - x.mean(axis=axes, keepdims=True, dtype=x.dtype)
+    variance = np.mean(centred * centred, axis=axes, keepdims=True, dtype=x.dtype)
+    centred /= np.sqrt(variance + x.dtype.type(epsilon))
+    return np.asarray(centred)
+
+
+@cpu_op("LayerNormalization", since=17)
+def layer_normalization(
+    x: Tensor,
+    scale: Tensor,
+    b: Tensor | None = None,
+    *,
+    axis: int = -1,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+    n_outputs: int = 1,
+) -> Tensor | tuple[Tensor, ...]:
+    """Zero mean and unit variance over the axes from `axis` on, then scale and bias.
+
+    Returns: Y, and Mean and InvStdDev ([..., 1, ...] of the type `stash_type`) if used.
+    Source: ONNX LayerNormalization-17.
+    """
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    y = x.astype(np.float32) if stash_type == 1 else _wide(x)
+    mean = y.mean(axis=axes, keepdims=True, dtype=y.dtype)
+    centred = y - mean
+    variance = np.mean(centred * centred, axis=axes, keepdims=True, dtype=y.dtype)
+    inverse = y.dtype.type(1) / np.sqrt(variance + y.dtype.type(epsilon))
+    centred *= inverse
+    result = centred.astype(x.dtype) * scale
+    if b is not None:
+        result = result + b
+    result = np.asarray(result).astype(x.dtype, copy=False)
+    return result if n_outputs == 1 else (result, mean, inverse)
+
+
+@cpu_op("RMSNormalization", since=23)
+def rms_normalization(
+    x: Tensor, scale: Tensor, *, axis: int = -1, epsilon: float = 1e-5, stash_type: int = 1
+) -> Tensor:
+    """x over its root mean square over the axes from `axis` on, then scale.
+
+    Source: ONNX RMSNormalization-23.
+    """
+    axes = tuple(range(axis % x.ndim, x.ndim))
+    y = x.astype(np.float32) if stash_type == 1 else _wide(x)
+    square = np.mean(y * y, axis=axes, keepdims=True, dtype=y.dtype)
+    normal = (y / np.sqrt(square + y.dtype.type(epsilon))).astype(x.dtype)
+    return np.asarray(normal * scale).astype(scale.dtype, copy=False)
+
+
+@cpu_op("InstanceNormalization", since=6)
+def instance_normalization(
+    input: Tensor, scale: Tensor, b: Tensor, *, epsilon: float = 1e-5
+) -> Tensor:
+    """Standardize each channel of each item of [N, C, ...]; scale and b are [C].
+
+    Source: ONNX InstanceNormalization-22.
+    """
+    y = _standardized(_wide(input), tuple(range(2, input.ndim)), epsilon)
+    y = y * _per_channel(scale, y) + _per_channel(b, y)
+    return np.asarray(y).astype(input.dtype, copy=False)
+
+
+@cpu_op("GroupNormalization", since=21)
+def group_normalization(
+    x: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    *,
+    num_groups: int,
+    epsilon: float = 1e-5,
+    stash_type: int = 1,
+) -> Tensor:
+    """Standardize `num_groups` groups of channels of each item of [N, C, ...].
+
+    Source: ONNX GroupNormalization-21.
+    """
+    y = x.astype(np.float32) if stash_type == 1 else _wide(x)
+    grouped = y.reshape(x.shape[0], num_groups, -1)
+    normal = _standardized(grouped, (2,), epsilon).reshape(x.shape).astype(x.dtype)
+    result = _wide(normal) * _per_channel(scale, x) + _per_channel(bias, x)
+    return np.asarray(result).astype(x.dtype, copy=False)
+
+
+@cpu_op("BatchNormalization", since=9)
+def batch_normalization(
+    x: Tensor,
+    scale: Tensor,
+    b: Tensor,
+    input_mean: Tensor,
+    input_var: Tensor,
+    *,
+    epsilon: float = 1e-5,
+    momentum: float = 0.9,
+    training_mode: int = 0,
+    n_outputs: int = 1,
+) -> Tensor | tuple[Tensor, ...]:
+    """Scale and shift each channel of [N, C, ...] by given, or in training own, statistics.
+
+    Returns: Y, and in training the running mean and variance.
+    Source: ONNX BatchNormalization-15.
+    """
+    y = _wide(x)
+    if y.ndim == 1:
+        y = y[:, None]
+    mean, variance = _wide(input_mean), _wide(input_var)
+    kept: tuple[Tensor, ...] = ()
+    if training_mode:
+        axes = (0, *range(2, y.ndim))
+        own_mean, own_variance = y.mean(axis=axes), y.var(axis=axes)
+        keep, take = mean.dtype.type(momentum), mean.dtype.type(1 - momentum)
+        kept = (
+            (mean * keep + own_mean * take).astype(input_mean.dtype),
+            (variance * keep + own_variance * take).astype(input_var.dtype),
+        )
+        mean, variance = own_mean, own_variance
+    factor = _wide(scale) / np.sqrt(variance + variance.dtype.type(epsilon))
+    shift = _wide(b) - mean * factor
+    result = y * _per_channel(factor, y) + _per_channel(shift, y)
+    result = np.asarray(result).reshape(x.shape).astype(x.dtype, copy=False)
+    return (result, *kept)[:n_outputs] if n_outputs > 1 else result
