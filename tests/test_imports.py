@@ -14,7 +14,8 @@ ROOT = Path(__file__).parent.parent
 
 ORDER = (
     *("errors", "dtypes", "dims", "target", "ir", "indexing", "windows", "tiles", "shader", "ops"),
-    *("importer", "exporter", "passes", "ranges", "costs", "partition", "layout", "fusion"),
+    *("importer", "exporter", "passes", "intervals", "ranges", "costs"),
+    *("verdicts", "placement", "partition", "layout", "fusion"),
     *("codegen", "schedule", "memory", "plan", "compiler", "serialize", "runtime"),
     *("backend", "tools", "cli", "__main__"),
 )
@@ -39,7 +40,7 @@ THIRD_PARTY = {
     ),
     "shaders": (),
     "wgpu": ("engine.runtime",),
-    "networkx": ("engine.partition",),
+    "networkx": ("engine.placement",),
     "platformdirs": ("engine.runtime", "engine.tools", "engine.cli"),
     "rich": ("engine.tools", "engine.cli"),
 }
