@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Tile:
         return self.shared and self.b_transposed
 
 
+@cache
 def body(tile: Tile) -> str:
     """The text of `${BODY}` in matmul.wgsl and matmul_rows.wgsl."""
     lines = [*_places(tile), *_starts(tile), *_loops(tile)]

@@ -120,60 +120,86 @@ class Product:
         )
 
 
+@dataclass(frozen=True)
+class Shape2D:
+    """Elements of an invocation, invocations of a workgroup, and whether these share `inner`."""
+
+    rows: int
+    columns: int
+    workgroup: tuple[int, int]
+    shared: bool = False
+
+    def tasks(self, p: Product) -> Dim:
+        """Workgroups of a product (of a shape that does not share)."""
+        across, down = self.workgroup
+        blocks = ceildiv(p.columns, self.columns * across), ceildiv(p.rows, self.rows * down)
+        return product((*blocks, *p.batch))
+
+
 FEW_ROWS = 4
-NARROW = 160
-"""Results of up to so many columns leave too many invocations of a 64 x 1 workgroup idle."""
+ENOUGH = 8
+"""Workgroups that a small GPU should have at least: below, smaller tiles keep more of it busy."""
+UNIFORM = ((320, Shape2D(8, 8, (64, 1))), (160, Shape2D(8, 4, (64, 1))))
+"""Shapes with rows uniform over a workgroup, and how many columns they are worth it from."""
+SQUARE = (Shape2D(8, 8, (8, 8)), Shape2D(8, 4, (8, 8)))
+SMALL = Shape2D(4, 4, (8, 8))
 
 
-def _shapes(p: Product) -> Iterator[tuple[int, tuple[int, int], bool, tuple[Guard, ...]]]:
-    """Rows of a tile, workgroup, whether it shares the inner axis, and when that is good."""
+def _shapes(p: Product) -> Iterator[tuple[Shape2D, tuple[Guard, ...]]]:
+    """Shapes of tiles and when each is the best, in order; the last always is."""
     low, high = bounds(p.rows)
     if low is None or low <= FEW_ROWS:
         if low == high and low is not None:
-            yield max(low, 1), (16, 8), True, ()
+            yield Shape2D(max(low, 1), 4, (16, 8), True), ()
         else:
-            yield 1, (16, 8), True, (at_least(1, p.rows),)
-            yield FEW_ROWS, (16, 8), True, (at_least(FEW_ROWS, p.rows),)
-    yield 8, (8, 8), False, (at_least(NARROW, p.columns),)
-    yield 8, (64, 1), False, ()
+            yield Shape2D(1, 4, (16, 8), True), (at_least(1, p.rows),)
+            yield Shape2D(FEW_ROWS, 4, (16, 8), True), (at_least(FEW_ROWS, p.rows),)
+    for least, shape in UNIFORM:
+        yield shape, (at_least(p.columns, least + 1), at_least(shape.tasks(p), ENOUGH))
+    for shape in SQUARE:
+        yield shape, (at_least(shape.tasks(p), ENOUGH),)
+    yield SMALL, ()
 
 
 def tiles(p: Product) -> Iterator[tuple[Tile, tuple[Guard, ...]]]:
     """The ways to compute a product, best first; the last one has no guard."""
     inner, rows, columns = (divisible(d, 4) for d in (p.inner, p.rows, p.columns))
-    for height, workgroup, shared, wanted in _shapes(p):
+    large = False
+    for shape, wanted in _shapes(p):
+        if any(g.known is False for g in wanted):
+            continue
+        unsure = any(g.known is None for g in wanted)
+        if unsure and not shape.shared:
+            # while sizes are open, one large tile besides the small one bounds the alternatives
+            if large:
+                continue
+            large = True
         for fours in itertools.product((True, False), repeat=3):
-            if fours[1] != p.a_transposed and fours[1]:
+            if fours[1] and not p.a_transposed:
                 continue
             pairs = zip((inner, rows, columns), fours, strict=True)
             guards = [*wanted, *(g for g, four in pairs if four)]
             if any(g.known is False for g in guards):
                 continue
-            open_guards = tuple(g for g in guards if g.known is None)
-            yield _tile(p, height, workgroup, shared, fours), open_guards
-            if not open_guards:
+            when = tuple(g for g in guards if g.known is None)
+            yield _tile(p, shape, fours), when
+            if not when:
                 return
 
 
-def _tile(
-    p: Product,
-    height: int,
-    workgroup: tuple[int, int],
-    shared: bool,
-    fours: tuple[bool, ...],
-) -> Tile:
+def _tile(p: Product, shape: Shape2D, fours: tuple[bool, ...]) -> Tile:
     by_row = fours[2] and p.c_strides[1] == 1 and p.c_strides[0] in (0, p.columns)
     return Tile(
         kind=p.kind,
-        rows=height,
-        columns=4,
-        workgroup=workgroup,
+        rows=shape.rows,
+        columns=shape.columns,
+        workgroup=shape.workgroup,
         a_transposed=p.a_transposed,
         b_transposed=p.b_transposed,
         inner_by_four=fours[0],
         rows_by_four=fours[1],
         columns_by_four=fours[2],
-        shared=shared,
+        shared=shape.shared,
         scale=p.alpha != 1,
         bias=("row" if by_row else "any") if p.c else "",
         bias_scale=p.beta != 1,
