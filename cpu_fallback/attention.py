@@ -9,7 +9,7 @@ from cpu_fallback.recurrent import sigmoid
 from cpu_fallback.registry import Tensor, cpu_op
 
 
-def _heads_first(x: Tensor, heads: int | None, name: str) -> Tensor:
+def heads_first(x: Tensor, heads: int | None, name: str) -> Tensor:
     """[batch, seq, heads * size] -> [batch, heads, seq, size]; rank 4 is left as it is."""
     if x.ndim == 4:
         return x
@@ -56,21 +56,21 @@ def _bias(
     return None if reach is None else np.where(reach, dtype.type(0), dtype.type(-np.inf))
 
 
-def _probabilities(scores: Tensor, bias: Tensor | None) -> Tensor:
+def probabilities(scores: Tensor, bias: Tensor | None) -> Tensor:
     """Softmax over the last dimension; a row whose bias is all -inf becomes 0."""
     if scores.shape[-1] == 0:
         return scores
     peak = scores.max(axis=-1, keepdims=True)
     weights = np.exp(scores - np.where(np.isneginf(peak), 0, peak))
     total = weights.sum(axis=-1, keepdims=True)
-    probabilities = np.asarray(weights / np.where(total == 0, 1, total))
+    shares = np.asarray(weights / np.where(total == 0, 1, total))
     if bias is None:
-        return probabilities
+        return shares
     masked = np.isneginf(bias.max(axis=-1, keepdims=True))
-    return np.where(masked, probabilities.dtype.type(0), probabilities)
+    return np.where(masked, shares.dtype.type(0), shares)
 
 
-def _grouped_matmul(queries: Tensor, keys: Tensor) -> Tensor:
+def grouped_matmul(queries: Tensor, keys: Tensor) -> Tensor:
     """[B, Hq, L, D] by [B, Hk, D, S], each key head for Hq / Hk query heads."""
     batch, heads, length, size = queries.shape
     groups = keys.shape[1]
@@ -114,9 +114,9 @@ def attention(
     if nonpad_kv_seqlen is not None and past_key is not None:
         raise ValueError("nonpad_kv_seqlen is for caches outside of Attention, without past_key")
     packed, dtype = q.ndim == 3, q.dtype
-    q = _heads_first(q, q_num_heads, "Q")
-    k = _heads_first(k, kv_num_heads, "K")
-    v = _heads_first(v, kv_num_heads, "V")
+    q = heads_first(q, q_num_heads, "Q")
+    k = heads_first(k, kv_num_heads, "K")
+    v = heads_first(v, kv_num_heads, "V")
     past = 0
     if past_key is not None and past_value is not None:
         past = past_key.shape[2]
@@ -128,7 +128,7 @@ def attention(
     right = 0 if is_causal else right_window_size
     bias = _bias(attn_mask, offset, nonpad_kv_seqlen, lengths, (left_window_size, right), work)
     factor = work.type(1 / np.sqrt(q.shape[3]) if scale is None else scale)
-    scores = _grouped_matmul(q.astype(work) * factor, k.astype(work).swapaxes(-1, -2))
+    scores = grouped_matmul(q.astype(work) * factor, k.astype(work).swapaxes(-1, -2))
     stages = [scores]
     if softcap > 0:
         scores = softcap * np.tanh(scores / softcap)
@@ -140,8 +140,8 @@ def attention(
         scores = scores.astype(element_type(softmax_precision)).astype(
             wide(element_type(softmax_precision))
         )
-    stages.append(_probabilities(scores, bias))
-    y = _grouped_matmul(stages[3].astype(work), v.astype(work)).astype(dtype)
+    stages.append(probabilities(scores, bias))
+    y = grouped_matmul(stages[3].astype(work), v.astype(work)).astype(dtype)
     if packed:
         y = y.transpose(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], -1)
     return y, k, v, stages[qk_matmul_output_mode].astype(dtype)
@@ -165,7 +165,7 @@ def rotary_embedding(
 
     Raises: ValueError if a cache does not have dim / 2 columns. Source: ONNX RotaryEmbedding-23.
     """
-    heads = _heads_first(x, num_heads, "X")
+    heads = heads_first(x, num_heads, "X")
     dim = rotary_embedding_dim or heads.shape[3]
     if cos_cache.shape[-1] * 2 != dim or sin_cache.shape[-1] * 2 != dim:
         raise ValueError(
@@ -220,9 +220,9 @@ def linear_attention(
     if gated != (decay is not None) or corrected != (beta is not None):
         raise ValueError(f"update_rule {update_rule!r} and the inputs decay and beta do not match")
     work = wide(query.dtype)
-    q = _heads_first(query, q_num_heads, "query").astype(work)
-    k = _heads_first(key, kv_num_heads, "key").astype(work)
-    v = _heads_first(value, kv_num_heads, "value").astype(work)
+    q = heads_first(query, q_num_heads, "query").astype(work)
+    k = heads_first(key, kv_num_heads, "key").astype(work)
+    v = heads_first(value, kv_num_heads, "value").astype(work)
     batch, heads, length, size = k.shape
     groups = q_num_heads // kv_num_heads
     q = q.reshape(batch, heads, groups, length, size)
@@ -230,9 +230,9 @@ def linear_attention(
     if past_state is not None:
         state = past_state.astype(work)
     if decay is not None:
-        gates = np.exp(_heads_first(decay.astype(work), kv_num_heads, "decay"))
+        gates = np.exp(heads_first(decay.astype(work), kv_num_heads, "decay"))
     if beta is not None:
-        rates = _heads_first(beta.astype(work), beta.shape[2], "beta")
+        rates = heads_first(beta.astype(work), beta.shape[2], "beta")
     factor = scale if scale != 0.0 else 1 / np.sqrt(size)
     outputs = np.empty((batch, heads, groups, length, v.shape[3]), work)
     for t in range(length):
