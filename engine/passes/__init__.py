@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from engine.errors import EngineError
 from engine.ir import Graph
-from engine.passes.base import Pass, PassResult, PipelineResult
+from engine.passes.base import Pass, PassResult, PipelineResult, merge_guards
 from engine.passes.canonicalize import canonicalize
 from engine.passes.infer import infer
 
@@ -76,21 +76,30 @@ def run_passes(
     """
     _check_names(disable)
     results: dict[str, PassResult] = {}
+    changed = False
+
+    def run(step: PipelineStep, graph: Graph) -> Graph:
+        nonlocal changed
+        result = step.function(graph, binding) if step.takes_binding else step.function(graph)
+        result.graph.check()
+        before = results.get(step.name)
+        results[step.name] = result if before is None else before.then(result)
+        changed |= bool(result.applied) and not step.required
+        return result.graph
+
+    chosen = [step for step in PIPELINE if step.name not in disable]
     for round_number in range(MAX_ROUNDS):
         changed = False
-        for step in PIPELINE:
-            if step.name in disable or (step.once and round_number):
-                continue
-            result = step.function(graph, binding) if step.takes_binding else step.function(graph)
-            result.graph.check()
-            before = results.get(step.name)
-            results[step.name] = result if before is None else before.then(result)
-            changed |= bool(result.applied) and step.name != "infer"
-            graph = result.graph
+        for step in chosen:
+            if not (step.once and round_number):
+                graph = run(step, graph)
         if not changed:
             break
-    guards = dict.fromkeys(g for r in results.values() for g in r.guards)
-    return PipelineResult(graph, results, tuple(guards))
+    if changed:
+        for step in chosen:
+            if step.takes_binding:
+                graph = run(step, graph)
+    return PipelineResult(graph, results, merge_guards(*(r.guards for r in results.values())))
 
 
 def _check_names(disable: Collection[str]) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
-from engine.dims import Guard
+from engine.dims import Dim, Guard
 from engine.ir import Graph
 
 
@@ -33,8 +34,16 @@ class PassResult:
             later.graph,
             self.applied + later.applied,
             tuple(dict.fromkeys(self.near_misses + later.near_misses)),
-            tuple(dict.fromkeys(self.guards + later.guards)),
+            merge_guards(self.guards, later.guards),
         )
+
+
+def merge_guards(*groups: Iterable[Guard]) -> tuple[Guard, ...]:
+    """All guards, each condition once, with the first reason given for it."""
+    found: dict[tuple[str, Dim], Guard] = {}
+    for guard in chain(*groups):
+        found.setdefault((guard.kind, guard.expr), guard)
+    return tuple(found.values())
 
 
 class Pass(Protocol):

@@ -36,11 +36,9 @@ def infer_bodies(
     if rule is None:
         return node, None
     if rule is _if:
-        condition = values[node.inputs[0]].constant
-        if condition is not None:
-            if condition.size != 1:
-                raise ShapeError(f"{_name(node)}: the condition has {condition.size} elements")
-            return node, _inline(node, bool(condition.reshape(-1)[0]), values)
+        taken = _condition(state, node, values[node.inputs[0]])
+        if taken is not None:
+            return node, _inline(node, taken, values)
     new, kinds = rule(state, node, values)
     for name, kind in zip(node.outputs, kinds, strict=False):
         old = values.get(name, Value(name))
@@ -52,6 +50,24 @@ def infer_bodies(
 
 def _name(node: Node) -> str:
     return f"{node.op_type} {node.name or node.key!r}"
+
+
+def _condition(state: Inference, node: Node, value: Value) -> bool | None:
+    """The condition of an If, where it is constant, or follows from sizes (under a guard)."""
+    known = value.constant if value.constant is not None else value.dims
+    if known is None:
+        return None
+    if known.size != 1:
+        raise ShapeError(f"{_name(node)}: the condition has {known.size} elements")
+    if value.constant is not None:
+        return bool(known.reshape(-1)[0])
+    dim: Dim = known.reshape(-1)[0]
+    if not dims.symbols_of(dim) <= state.binding.keys():
+        return None
+    taken = dims.evaluate(dim, state.binding)
+    why = f"{dim} {'does not hold' if not taken else 'holds'}: {_name(node)} depends on it"
+    state.guards.append(dims.equal(dim, taken, why))
+    return bool(taken)
 
 
 def _inline(node: Node, taken: bool, values: dict[str, Value]) -> list[Node]:

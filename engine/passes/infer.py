@@ -8,6 +8,7 @@ suffice, with the numbers of `binding`, under guards. What data decide becomes a
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -20,7 +21,7 @@ from engine.exporter import onnx_types
 from engine.importer.types import FreshDims, value_type
 from engine.ir import Array, Graph, Node, TensorType, Value, ValueType
 from engine.passes import bodies
-from engine.passes.base import PassResult
+from engine.passes.base import PassResult, merge_guards
 from engine.passes.symbols import (
     NamedDims,
     bind_type,
@@ -66,7 +67,7 @@ def infer(graph: Graph, binding: Mapping[str, int] | None = None) -> PassResult:
         done,
         tuple(state.applied),
         tuple(dict.fromkeys(state.near_misses)),
-        tuple(dict.fromkeys(state.guards)),
+        merge_guards(state.guards),
     )
 
 
@@ -113,12 +114,37 @@ class Inference:
                     todo.extend(reversed(inlined))
                     continue
             elif not all(is_typed(values[n]) for n in node.writes):
+                node = self._explicit_axes(node, values)
                 self._set_types(work, node, values)
             if not self._fold(work, node, values):
                 kept.append(node)
         used = {n for node in kept for n in node.reads} | set(graph.outputs)
         captures = tuple(n for n in graph.captures if n in used)
         return graph.replace(captures=captures).rebuild(kept, values.values())
+
+    def _explicit_axes(self, node: Node, values: dict[str, Value]) -> Node:
+        """Squeeze without axes, where a size decides about the rank => Squeeze with axes, under
+        guards."""
+        kind = values[node.inputs[0]].tensor if node.op_type == "Squeeze" else None
+        if node.input(1) or node.domain or kind is None or kind.shape is None:
+            return node
+        open_dims = [d for d in kind.shape if not isinstance(d, int)]
+        if not open_dims or not dims_of(kind) <= self.binding.keys():
+            return node
+        sizes = [dims.evaluate(d, self.binding) for d in kind.shape]
+        for dim, size in zip(kind.shape, sizes, strict=True):
+            guard = dims.equal(dim, 1) if size == 1 else dims.at_least(dim, 2)
+            if size != 0 and guard.known is None:
+                why = f"{guard}: {node.op_type} {node.name or node.key!r} removes sizes of 1"
+                self.guards.append(dataclasses.replace(guard, why=why))
+            elif guard.known is None:
+                self.guards.append(dims.equal(dim, 0))
+        name = f"{node.key}/axes"
+        while name in values:
+            name += "_"
+        axes = np.array([i for i, size in enumerate(sizes) if size == 1], np.int64)
+        values[name] = Value(name, TensorType(dtypes.INT64, axes.shape), axes)
+        return node.replace(inputs=(node.inputs[0], name))
 
     def _set_types(self, work: Graph, node: Node, values: dict[str, Value]) -> None:
         rule = ops.definition(node)
@@ -130,11 +156,57 @@ class Inference:
             except ShapeError:
                 if not self._vague(node, values):
                     raise
+            found = self._by_numbers(work, node, values, rule.infer, found)
         if found is None:
             found = self._by_onnx(work, node, values)
         for name, kind in zip(node.outputs, found, strict=False):
             if name and kind is not None:
                 values[name] = values.get(name, Value(name)).replace(type=kind)
+
+    def _by_numbers(
+        self,
+        work: Graph,
+        node: Node,
+        values: Mapping[str, Value],
+        rule: ops.Infer,
+        found: Sequence[ValueType | None] | None,
+    ) -> Sequence[ValueType | None] | None:
+        """What a rule says for the sizes of `binding` (under guards), if symbols leave a rank
+        open."""
+        if found is None or all(is_typed(Value("", k)) for k in found) or self._vague(node, values):
+            return found
+        symbols = self._symbols(node, values)
+        if not symbols or not symbols <= self.binding.keys():
+            return found
+        bound = {**values, **{n: self._bound(values[n]) for n in node.inputs if n}}
+        view = ops.InferView(
+            work.replace(values=bound), node, lambda hint: self.fresh(f"{node.key}_{hint}")
+        )
+        sharper = rule(view)
+        if not all(is_typed(Value("", k)) for k in sharper):
+            return found
+        self._guard(node, symbols)
+        return sharper
+
+    @staticmethod
+    def _symbols(node: Node, values: Mapping[str, Value]) -> frozenset[str]:
+        """The symbols in the types and contents of a node's inputs."""
+        found: set[str] = set()
+        for name in filter(None, node.inputs):
+            found |= dims_of(values[name].type)
+            content = values[name].dims
+            if content is not None:
+                found.update(*(dims.symbols_of(d) for d in content.reshape(-1)))
+        return frozenset(found)
+
+    def _bound(self, value: Value) -> Value:
+        """A value with the numbers that its type and content have under the binding."""
+        kind = None if value.type is None else bind_type(value.type, self.binding)
+        if value.dims is None or not isinstance(kind, TensorType):
+            return value.replace(type=kind)
+        numbers = [dims.evaluate(d, self.binding) for d in value.dims.reshape(-1)]
+        array = np.array(numbers, kind.dtype.numpy).reshape(value.dims.shape)
+        return value.replace(type=kind, dims=None, constant=array)
 
     @staticmethod
     def _vague(node: Node, values: Mapping[str, Value]) -> bool:
@@ -153,17 +225,13 @@ class Inference:
         named = NamedDims()
         hidden = {n: named.hide(k) for n, k in types.items()}
         found, complete = self._ask(work, node, hidden, data)
-        contents = {n: d for n in names if n not in data and (d := values[n].dims) is not None}
-        symbols = frozenset().union(
-            *map(dims_of, types.values()),
-            *(dims.symbols_of(d) for c in contents.values() for d in c.reshape(-1)),
-        )
+        symbols = self._symbols(node, values)
         if not complete and symbols and symbols <= self.binding.keys():
-            bound = {n: bind_type(k, self.binding) for n, k in types.items()}
-            for name, content in contents.items():
-                numbers = [dims.evaluate(d, self.binding) for d in content.reshape(-1)]
-                data[name] = np.array(numbers, np.int64).reshape(content.shape)
-            found, _ = self._ask(work, node, bound, data)
+            bound = {n: self._bound(values[n]) for n in names}
+            types = {n: v.type for n, v in bound.items() if v.type is not None}
+            contents = {n: v.constant for n, v in bound.items() if v.constant is not None}
+            data = {n: a for n, a in contents.items() if a.size <= DATA_SIZE}
+            found, _ = self._ask(work, node, types, data)
             self._guard(node, symbols)
         return [self._reveal(k, n, named) for k, n in zip(found, node.outputs, strict=True)]
 
