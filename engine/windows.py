@@ -44,6 +44,36 @@ class Windows:
             ones + self.out,
         )
 
+    def without_units(self) -> Windows:
+        """The same without trailing axes of one element, as three axes: rows should be long."""
+        keep = len(self.size)
+        while keep > 1 and self.size[keep - 1] == self.out[keep - 1] == self.kernel[keep - 1] == 1:
+            keep -= 1
+        cut = Windows(
+            self.size[:keep],
+            self.kernel[:keep],
+            self.strides[:keep],
+            self.dilations[:keep],
+            self.begin[:keep],
+            self.end[:keep],
+            self.out[:keep],
+        )
+        return cut.lead(3)
+
+    def params(self) -> dict[str, Dim | float]:
+        """Kernel parameters of three spatial axes: in_d, in_h, in_w, out_d, ..., pad_w."""
+        fields: tuple[tuple[str, Sequence[Dim]], ...] = (
+            ("in", self.size),
+            ("out", self.out),
+            ("kernel", self.kernel),
+            ("stride", self.strides),
+            ("dilation", self.dilations),
+            ("pad", self.begin),
+        )
+        return {
+            f"{name}_{axis}": values[i] for name, values in fields for i, axis in enumerate("dhw")
+        }
+
 
 def same_pads(total: Dim, auto_pad: str) -> tuple[Dim, Dim]:
     """`total` padding split in two: the odd one goes behind for SAME_UPPER, else in front."""

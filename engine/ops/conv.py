@@ -30,7 +30,6 @@ from engine.ops.conv_common import (
     kernel_of,
     pack_of,
     packed_weights,
-    spatial_params,
     tile_call,
     trips_of,
     variants,
@@ -63,22 +62,12 @@ def _infer(view: InferView) -> list[TensorType]:
     return [TensorType(view.dtype(0), (x[0], w[0], *win.out))]
 
 
-def without_units(win: Windows) -> Windows:
-    """`win` without trailing axes of one element, as three axes: rows should be long."""
-    rank = len(win.size)
-    keep = rank
-    while keep > 1 and (win.size[keep - 1], win.out[keep - 1], win.kernel[keep - 1]) == (1, 1, 1):
-        keep -= 1
-    cut = (win.size, win.kernel, win.strides, win.dilations, win.begin, win.end, win.out)
-    return Windows(*(t[:keep] for t in cut)).lead(3)  # type: ignore[arg-type]
-
-
 def geometry(view: NodeView) -> Geometry:
     """The convolution of a Conv node with at most three spatial axes."""
     group = attributes(view)[0]
     x, w = view.shape(0), view.shape(1)
     group_out = w[0] // group
-    return Geometry(without_units(_windows(view)), x[0], group, w[1], group_out, pack_of(group_out))
+    return Geometry(_windows(view).without_units(), x[0], group, w[1], group_out, pack_of(group_out))
 
 
 def _is_pointwise(win: Windows) -> bool:
@@ -153,7 +142,7 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
                 product(win.out),
                 text,
                 weights,
-                spatial_params(win),
+                win.params(),
             )
         )
     return calls
@@ -193,7 +182,7 @@ def _depthwise(view: Lowering, geo: Geometry) -> Stage:
             "rows": strip.rows,
             "groups": geo.group,
             "multiplier": geo.group_out,
-            **spatial_params(win),
+            **win.params(),
         }
         calls.append(
             KernelCall(

@@ -243,16 +243,3 @@ def tile_call(
         trips=trips_of(geo, shader == "conv_pointwise"),
         when=variant.when,
     )
-
-
-def spatial_params(win: Windows) -> dict[str, Dim | float]:
-    """Sizes, kernel, strides, dilations and front pads of three spatial axes."""
-    fields: tuple[tuple[str, Sequence[Dim]], ...] = (
-        ("in", win.size),
-        ("out", win.out),
-        ("kernel", win.kernel),
-        ("stride", win.strides),
-        ("dilation", win.dilations),
-        ("pad", win.begin),
-    )
-    return {f"{name}_{axis}": values[i] for name, values in fields for i, axis in enumerate("dhw")}

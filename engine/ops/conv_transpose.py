@@ -18,7 +18,6 @@ from engine.ops.conv_common import (
     kernel_of,
     pack_of,
     packed_weights,
-    spatial_params,
     tile_call,
     trips_of,
     variants,
@@ -115,7 +114,7 @@ def _lower(view: Lowering) -> list[Stage]:
     stages, packed = packed_weights(view, geo, transposed=True)
     rows = geo.batch * win.out[0] * win.out[1] * win.strides[2]
     width = ceildiv(win.out[2], win.strides[2])
-    more = {**spatial_params(win), **_congruence(win)}
+    more = {**win.params(), **_congruence(win)}
     plane = product(win.out)
     calls = []
     for variant in variants(geo, rows, width, wide=False, step="params.stride_w"):

@@ -1,0 +1,301 @@
+"""Pooling: maximum, mean and p-norm of sliding windows and of whole planes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from engine.dims import Dim, at_least, bounds, ceildiv, divisible, dmin, product
+from engine.dtypes import INT64
+from engine.ir import TensorType
+from engine.ops import (
+    FLOATS,
+    YES,
+    InferView,
+    KernelCall,
+    Lowering,
+    NodeView,
+    OpDef,
+    Stage,
+    Support,
+    linear,
+    no,
+    register,
+    yes_if,
+)
+from engine.ops.conv_common import alternatives
+from engine.windows import Windows, windows
+
+LIMIT = 65535
+
+
+def _windows(view: NodeView) -> Windows:
+    return windows(
+        view.shape(0)[2:],
+        view.attr("kernel_shape"),
+        auto_pad=view.attr("auto_pad", "NOTSET"),
+        strides=view.attr("strides"),
+        dilations=view.attr("dilations"),
+        pads=view.attr("pads"),
+        ceil_mode=int(view.attr("ceil_mode", 0)),
+    )
+
+
+def _infer(view: InferView) -> list[TensorType]:
+    shape = (*view.shape(0)[:2], *_windows(view).out)
+    types = [TensorType(view.dtype(0), shape)]
+    if view.wants(1):
+        types.append(TensorType(INT64, shape))
+    return types
+
+
+def _trips(win: Windows) -> Dim:
+    d, h, w = win.kernel
+    return d * (1 + h * (1 + w)) + 4
+
+
+def _supports(view: NodeView) -> Support:
+    if view.dtype(0).name != "float32":
+        return no(f"its kernel takes float32, not {view.dtype(0).name}")
+    if len(view.shape(0)) > 5:
+        return no("kernels have at most three spatial axes")
+    if (bounds(_trips(_windows(view).lead(3)))[1] or 0) > view.target.max_loop_trips:
+        return no("its window is longer than a loop may be")
+    return YES
+
+
+def _power(p: int, value: str) -> str:
+    return {1: f"abs({value})", 2: f"{value} * {value}"}.get(p, f"pow(abs({value}), {p}.0)")
+
+
+def _root(p: int) -> str:
+    return {1: "v", 2: "sqrt(v)"}.get(p, f"pow(v, vec4<f32>(1.0 / {p}.0))")
+
+
+def _unrolled(kernel: int, stride: int) -> str:
+    """A row of windows `kernel` wide: every pixel is loaded once, and used by several windows."""
+    lines = [f"let p{i} = pixel(row, first + {i});" for i in range(3 * stride + kernel)]
+    for j in range(4):
+        joined = f"m{j}"
+        for tap in range(kernel):
+            joined = f"join({joined}, p{j * stride + tap})"
+        lines.append(f"m{j} = {joined};")
+    return "\n".join(" " * 12 + line for line in lines)
+
+
+def _looped(indices: bool) -> str:
+    """A row of windows of any width, stride and dilation."""
+    lines = [
+        "for (var kx = 0u; kx < params.kernel_w; kx++) {",
+        "    let start = first + i32(kx * params.dilation_w);",
+    ]
+    for j in range(4):
+        lines.append(f"    let at{j} = start + {j} * i32(params.stride_w);")
+        lines.append(f"    let p{j} = pixel(row, at{j});")
+        if not indices:
+            lines.append(f"    m{j} = join(m{j}, p{j});")
+            continue
+        lines += [
+            f"    if (u32(at{j}) < params.in_w && (found[{j}] < 0 || p{j} > m{j}",
+            f"        || (is_nan(p{j}) && !is_nan(m{j})))) {{",
+            f"        m{j} = p{j};",
+            f"        found[{j}] = i32(u32(iz) * params.place_d + u32(ih) * params.place_h"
+            f" + u32(at{j}) * params.place_w);",
+            "    }",
+        ]
+    return "\n".join(" " * 12 + line for line in [*lines, "}"])
+
+
+def _store(wide: bool, indices: bool) -> str:
+    if wide:
+        lines = ["store4_y(place, v);"] + ["store4_indices(place, index);"] * indices
+    else:
+        lines = []
+        for j in range(4):
+            calls = f"store_y(place + {j}u, v[{j}]);"
+            if indices:
+                calls += f" store_indices(place + {j}u, index[{j}]);"
+            lines.append(f"if (column + {j}u < params.out_w) {{ {calls} }}" if j else calls)
+    return "\n".join(" " * 4 + line for line in lines)
+
+
+def _taps(win: Windows, indices: bool) -> str:
+    width, stride = win.kernel[2], win.strides[2]
+    if isinstance(width, int) and stride <= 2 and width <= 13 and win.dilations[2] == 1:
+        if not indices:
+            return _unrolled(width, stride)
+    return _looped(indices)
+
+
+def _pool(
+    view: Lowering,
+    flags: frozenset[str],
+    text: dict[str, str],
+    outside: float,
+    more: dict[str, Dim | float],
+) -> list[Stage]:
+    win = _windows(view).without_units()
+    indices = "INDICES" in flags
+    planes = product(view.shape(0)[:2])
+    tiles_w = ceildiv(win.out[2], 4)
+    count = planes * win.out[0] * win.out[1] * tiles_w
+    tensors = {"x": view.node.inputs[0], "y": view.node.outputs[0]}
+    if indices:
+        tensors["indices"] = view.node.outputs[1]
+    calls = [
+        KernelCall(
+            "pool",
+            tensors,
+            {"tiles": count, "tiles_w": tiles_w, "outside": outside, **win.params(), **more},
+            linear(count),
+            flags=flags,
+            text={**text, "TAPS": _taps(win, indices), "STORE": _store(wide, indices)},
+            trips=_trips(win),
+            when=(divisible(win.out[2], 4),) if wide else (),
+        )
+        for wide in (True, False)
+    ]
+    return [alternatives(calls)]
+
+
+def _max_pool(view: Lowering) -> list[Stage]:
+    flags = {"MAX"}
+    more: dict[str, Dim | float] = {}
+    if view.wants(1):
+        flags.add("INDICES")
+        d, h, w = _windows(view).without_units().size
+        places = (1, d, d * h) if view.attr("storage_order", 0) else (h * w, w, 1)
+        more = {f"place_{axis}": n for axis, n in zip("dhw", places, strict=True)}
+    return _pool(view, frozenset(flags), {}, -math.inf, more)
+
+
+def _average_pool(view: Lowering) -> list[Stage]:
+    win = _windows(view).without_units()
+    padded = bool(view.attr("count_include_pad", 0))
+    more: dict[str, Dim | float] = {}
+    for axis, n, begin, end in zip("dhw", win.size, win.begin, win.end, strict=True):
+        more[f"low_{axis}"] = -begin if padded else 0
+        more[f"high_{axis}"] = n + end if padded else n
+    return _pool(view, frozenset({"AVERAGE"}), {"POWER": "v", "ROOT": "v"}, 0.0, more)
+
+
+def _lp_pool(view: Lowering) -> list[Stage]:
+    p = int(view.attr("p", 2))
+    return _pool(view, frozenset(), {"POWER": _power(p, "v"), "ROOT": _root(p)}, 0.0, {})
+
+
+def _norm_supports(view: NodeView) -> Support:
+    p = int(view.attr("p", 2))
+    return _supports(view) if p >= 1 else no(f"its kernel needs p >= 1, not {p}")
+
+
+def _flops(view: NodeView) -> Dim:
+    return product(view.out_shape()) * product(view.attr("kernel_shape"))
+
+
+def _global_infer(view: InferView) -> list[TensorType]:
+    shape = view.shape(0)
+    return [TensorType(view.dtype(0), (*shape[:2], *(1,) * (len(shape) - 2)))]
+
+
+def _global_supports(view: NodeView) -> Support:
+    p = int(view.attr("p", 2))
+    if p < 1:
+        return no(f"its kernel needs p >= 1, not {p}")
+    size = product(view.shape(0)[2:])
+    limit = 64 * view.target.max_loop_trips
+    guard = at_least(limit, size, f"planes have at most {limit} elements")
+    if guard.known is False:
+        return no("its planes are longer than a loop may be")
+    return YES if guard.known else yes_if(guard)
+
+
+def _global_pool(
+    view: Lowering, flags: frozenset[str], text: dict[str, str], start: float
+) -> list[Stage]:
+    shape = view.shape(0)
+    planes, size = product(shape[:2]), product(shape[2:])
+    tensors = {"x": view.node.inputs[0], "y": view.node.outputs[0]}
+    params: dict[str, Dim | float] = {"planes": planes, "size": size, "start": start}
+    shared = KernelCall(
+        "pool_global",
+        tensors,
+        params,
+        (dmin(planes, LIMIT), ceildiv(planes, LIMIT), 1),
+        flags=flags | {"SHARED"},
+        text=text,
+        trips=ceildiv(size, 128) + 8,
+        when=(at_least(size, 1024),),
+    )
+    alone = KernelCall(
+        "pool_global",
+        tensors,
+        params,
+        linear(planes),
+        flags=flags,
+        text=text,
+        trips=ceildiv(size, 2),
+    )
+    return [alternatives([shared, alone])]
+
+
+def _scalar(root: str) -> str:
+    return root.replace("vec4<f32>(1.0 / ", "(1.0 / ")
+
+
+def _global_lp(view: Lowering) -> list[Stage]:
+    p = int(view.attr("p", 2))
+    text = {"POWER": _power(p, "v"), "ROOT": _scalar(_root(p))}
+    return _global_pool(view, frozenset(), text, 0.0)
+
+
+def _global_average(view: Lowering) -> list[Stage]:
+    return _global_pool(view, frozenset(), {"POWER": "v", "ROOT": "v / f32(params.size)"}, 0.0)
+
+
+def _global_max(view: Lowering) -> list[Stage]:
+    return _global_pool(view, frozenset({"MAX"}), {}, -math.inf)
+
+
+def _global_flops(view: NodeView) -> Dim:
+    return product(view.shape(0))
+
+
+def _register_windowed(
+    op_type: str,
+    lower: Callable[[Lowering], list[Stage]],
+    supports: Callable[[NodeView], Support] = _supports,
+    dtypes: frozenset[str] = FLOATS,
+) -> None:
+    register(
+        OpDef(
+            op_type,
+            infer=_infer,
+            supports=supports,
+            lower=lower,
+            dtypes=dtypes,
+            epilogue=True,
+            flops=_flops,
+        )
+    )
+
+
+def _register_global(op_type: str, lower: Callable[[Lowering], list[Stage]]) -> None:
+    register(
+        OpDef(
+            op_type,
+            infer=_global_infer,
+            supports=_global_supports,
+            lower=lower,
+            epilogue=True,
+            flops=_global_flops,
+        )
+    )
+
+
+_register_windowed("MaxPool", _max_pool, dtypes=FLOATS | {"int64"})
+_register_windowed("AveragePool", _average_pool)
+_register_windowed("LpPool", _lp_pool, _norm_supports)
+_register_global("GlobalAveragePool", _global_average)
+_register_global("GlobalMaxPool", _global_max)
+_register_global("GlobalLpPool", _global_lp)
