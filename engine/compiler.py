@@ -7,12 +7,12 @@ Everything here is pure: no GPU is touched, and `wgpu` is not imported.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from engine import fusion as fusion_stage
 from engine.costs import DeviceProfile
-from engine.dims import Guard, symbols_of
+from engine.dims import Dim, Guard, symbols_of
 from engine.errors import EngineError
 from engine.fusion import fuse, kernel_inputs, rule_for
 from engine.ir import Graph, Node, TensorType
@@ -21,7 +21,7 @@ from engine.partition import DeviceChoice, partition
 from engine.passes import PIPELINE, PipelineResult, run_passes
 from engine.plan import Plan, build_plan, view_roots
 from engine.ranges import ranges
-from engine.schedule import schedule
+from engine.schedule import binders, schedule
 from engine.target import Target
 from engine.verdicts import verdicts
 
@@ -158,20 +158,32 @@ def _sizes_known(graph: Graph, result: TensorType, source: TensorType) -> bool:
 
 def _live_nodes(graph: Graph, on_gpu: Collection[str], views: Collection[str]) -> set[str]:
     """Nodes that must run: the others are known when sizes are bound, or only say sizes."""
-    needed = {n for n in graph.outputs if not _is_known(graph, n)}
+    binder = binders(graph, input_symbols(graph))
+    needed: set[str] = set()
+
+    def need(names: Iterable[str], shapes: Iterable[str] = ()) -> None:
+        dims: list[Dim] = []
+        for name in names:
+            value = graph.values[name]
+            if value.dims is not None:
+                dims += value.dims.reshape(-1).tolist()
+            elif value.constant is None:
+                needed.add(name)
+        for name in shapes:
+            tensor = graph.tensor(name)
+            dims += tensor.shape or () if tensor is not None else ()
+        needed.update(binder[s][0] for d in dims for s in symbols_of(d) if s in binder)
+
+    need(graph.outputs)
     live: set[str] = set()
     for node in reversed(graph.nodes):
         if not needed.intersection(node.writes):
             continue
         live.add(node.key)
         if node.key in views:
-            reads: tuple[str, ...] = node.inputs[:1]
+            need(node.inputs[:1], node.writes)
+        elif node.key in on_gpu:
+            need(kernel_inputs(node), (*kernel_inputs(node), *node.writes))
         else:
-            reads = kernel_inputs(node) if node.key in on_gpu else node.reads
-        needed.update(n for n in reads if not _is_known(graph, n))
+            need(node.reads)
     return live
-
-
-def _is_known(graph: Graph, name: str) -> bool:
-    value = graph.values[name]
-    return value.constant is not None or value.dims is not None
