@@ -15,7 +15,7 @@ from engine.costs import DeviceProfile
 from engine.dims import Dim, Guard, symbols_of
 from engine.errors import EngineError
 from engine.fusion import fuse, kernel_inputs, rule_for
-from engine.ir import Graph, Node, TensorType
+from engine.ir import Graph, Node
 from engine.ops import Support, definition, no
 from engine.partition import DeviceChoice, partition
 from engine.passes import PIPELINE, PipelineResult, run_passes
@@ -71,6 +71,7 @@ def compile_graph(
     target: Target,
     profile: DeviceProfile,
     binding: Mapping[str, int],
+    around: Collection[str] = (),
 ) -> Plan:
     """The plan of a graph.
 
@@ -81,6 +82,7 @@ def compile_graph(
         profile: rates and latencies that "auto" decides by.
         binding: the sizes of the first call, for decisions only; the plan holds for all sizes
             that its guards allow.
+        around: for a body, the symbols that the graphs around it have bound.
 
     Raises: EngineError kinds for what cannot be compiled, in words.
     """
@@ -97,11 +99,11 @@ def compile_graph(
         may_fuse=lambda a, b: rule_for(graph, a, b) not in (None, *options.disable),
         binding=binding,
     )
-    symbols = input_symbols(graph)
-    views = {n.key for n in graph.nodes if _is_alias(graph, n)}
+    symbols = tuple(dict.fromkeys((*input_symbols(graph), *around)))
+    views = {n.key for n in graph.nodes if _is_alias(graph, n, symbols)}
     roots = view_roots(graph, lambda n: n.key in views)
     on_gpu = {k for k, v in placed.verdicts.items() if v.device == "gpu"} - views
-    live = _live_nodes(graph, on_gpu, views)
+    live = _live_nodes(graph, on_gpu, views, symbols)
     fused = fuse(graph, lambda n: n.key in on_gpu & live, target, options.disable)
     cpu_nodes = [n for n in graph.nodes if n.key in live - on_gpu - views]
     sizes = frozenset(n for n, v in graph.values.items() if v.dims is not None)
@@ -137,7 +139,7 @@ def _refusals(
     return {k: no(reason) for k, reason in options.refused.items() if k in support}
 
 
-def _is_alias(graph: Graph, node: Node) -> bool:
+def _is_alias(graph: Graph, node: Node, symbols: Collection[str]) -> bool:
     """Whether a node only gives another shape to its input's buffer."""
     op = definition(node)
     if op is None or not op.view:
@@ -145,20 +147,15 @@ def _is_alias(graph: Graph, node: Node) -> bool:
     source, result = graph.tensor(node.inputs[0]), graph.tensor(node.outputs[0])
     if source is None or result is None or source.shape is None or result.shape is None:
         return False
-    return source.dtype == result.dtype and _sizes_known(graph, result, source)
+    known = set(symbols).union(*map(symbols_of, source.shape))
+    return source.dtype == result.dtype and all(symbols_of(d) <= known for d in result.shape)
 
 
-def _sizes_known(graph: Graph, result: TensorType, source: TensorType) -> bool:
-    """Whether every symbol of a view's shape is known before the view is made."""
-    known = set(input_symbols(graph))
-    for dim in source.shape or ():
-        known |= symbols_of(dim)
-    return all(symbols_of(d) <= known for d in result.shape or ())
-
-
-def _live_nodes(graph: Graph, on_gpu: Collection[str], views: Collection[str]) -> set[str]:
+def _live_nodes(
+    graph: Graph, on_gpu: Collection[str], views: Collection[str], symbols: Collection[str]
+) -> set[str]:
     """Nodes that must run: the others are known when sizes are bound, or only say sizes."""
-    binder = binders(graph, input_symbols(graph))
+    binder = binders(graph, symbols)
     needed: set[str] = set()
 
     def need(names: Iterable[str], shapes: Iterable[str] = ()) -> None:

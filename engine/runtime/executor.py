@@ -31,7 +31,10 @@ class WideInputError(EngineError):
         self.name = name
 
 
-RunBody = Callable[[Graph, Mapping[str, Any], Callable[[str], Any]], list[Any]]
+RunBody = Callable[
+    [Graph, Mapping[str, Any], Callable[[str], Any], Mapping[str, int]], list[Any]
+]
+"""Runs a body: graph, its inputs, how to get a capture, the sizes bound around it."""
 
 
 @dataclass
@@ -72,7 +75,7 @@ class Executor:
         plan: what to run.
         device: where; None for a plan without GPU steps.
         constants: the session's weights on the device.
-        run_body: runs a body of a control flow node: graph, its inputs, and how to get captures.
+        run_body: runs a body of a control flow node.
     """
 
     def __init__(
@@ -364,7 +367,7 @@ class Executor:
                     node,
                     inputs,
                     lambda body, feeds: self.run_body(
-                        body, feeds, lambda name: self._host(context, name)
+                        body, feeds, lambda name: self._host(context, name), context.binding
                     ),
                 )
             return registry.run(

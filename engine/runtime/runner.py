@@ -13,7 +13,7 @@ import numpy as np
 from engine.bind import LimitError
 from engine.compiler import Options, compile_graph, optimise
 from engine.costs import DeviceProfile
-from engine.dims import Guard, substitute, symbol, symbols_of
+from engine.dims import Guard, evaluate, substitute, symbol, symbols_of
 from engine.dtypes import from_numpy
 from engine.errors import InputError
 from engine.ir import Graph, TensorType, Value
@@ -78,15 +78,18 @@ class Runner:
         feeds: Mapping[str, Any],
         outputs: Collection[str] | None = None,
         on_device: Collection[str] = (),
+        around: Mapping[str, int] | None = None,
     ) -> tuple[dict[str, Any], CallTimes]:
         """Values of the outputs by name, and where the time went.
+
+        `around` gives the sizes that the graphs around a body have bound.
 
         Raises: InputError for inputs that contradict the graph; else as `Executor.run`.
         """
         outputs = self.graph.outputs if outputs is None else outputs
         options = self.options
         while True:
-            prepared, binding = self._prepare(feeds, options)
+            prepared, binding = self._prepare(feeds, options, around or {})
             try:
                 return prepared.executor.run(feeds, binding, outputs, on_device)
             except WideInputError as wide:
@@ -99,43 +102,44 @@ class Runner:
 
     def plan(self, feeds: Mapping[str, Any]) -> Plan:
         """The plan that a call with these inputs would use."""
-        return self._prepare(feeds, self.options)[0].plan
+        return self._prepare(feeds, self.options, {})[0].plan
 
     def passed(self, plan: Plan) -> PipelineResult:
         """What the passes did to get to the graph of a plan."""
         return next(p.passed for p in self.prepared if p.plan is plan)
 
     def _prepare(
-        self, feeds: Mapping[str, Any], options: Options
+        self, feeds: Mapping[str, Any], options: Options, around: Mapping[str, int]
     ) -> tuple[Prepared, dict[str, int]]:
         signature = tuple(_kind(feeds.get(n)) for n in self.graph.inputs)
         key = (signature, options.wide_inputs, tuple(options.refused.items()))
         for prepared in self.prepared:
             if prepared.signature == key:
-                binding = bind_inputs(prepared.plan.graph, feeds)
+                binding = bind_inputs(prepared.plan.graph, feeds, around)
                 if all(g.holds(binding) for g in prepared.plan.guards if _is_early(g, binding)):
                     return prepared, binding
-        return self._compile(feeds, options, signature, key)
+        return self._compile(feeds, options, around, signature, key)
 
     def _compile(
         self,
         feeds: Mapping[str, Any],
         options: Options,
+        around: Mapping[str, int],
         signature: tuple[Any, ...],
         key: tuple[Any, ...],
     ) -> tuple[Prepared, dict[str, int]]:
         graph = _typed(self.graph, feeds)
-        binding = bind_inputs(graph, feeds)
+        binding = bind_inputs(graph, feeds, around)
         passed = self._passed.get(signature)
         if passed is None or not all(g.holds(binding) for g in passed.guards):
             passed = self._passed[signature] = optimise(graph, options, binding)
         target = self.device.target if self.device is not None else Target.baseline()
-        plan = compile_graph(passed, options, target, self.profile, binding)
+        plan = compile_graph(passed, options, target, self.profile, binding, around)
         if not all(g.holds(binding) for g in plan.guards if _is_early(g, binding)):
             fixed = _specialised(graph, binding)
             passed = optimise(fixed, options, binding)
-            plan = compile_graph(passed, options, target, self.profile, binding)
-            binding = bind_inputs(plan.graph, feeds)
+            plan = compile_graph(passed, options, target, self.profile, binding, around)
+            binding = bind_inputs(plan.graph, feeds, around)
         executor = Executor(plan, self.device, self.constants, self._run_body)
         prepared = Prepared(plan, executor, key, passed)
         self.compiled += 1
@@ -144,14 +148,18 @@ class Runner:
         return prepared, binding
 
     def _run_body(
-        self, body: Graph, feeds: Mapping[str, Any], capture: Callable[[str], Any]
+        self,
+        body: Graph,
+        feeds: Mapping[str, Any],
+        capture: Callable[[str], Any],
+        around: Mapping[str, int],
     ) -> list[Any]:
         if id(body) not in self._bodies:
             made = Runner(body, self.options, self.device, self.profile, self.constants)
             self._bodies[id(body)] = (body, made)
         runner = self._bodies[id(body)][1]
         values = {**feeds, **{name: capture(name) for name in runner.captured}}
-        results, _ = runner.run(values)
+        results, _ = runner.run(values, around=around)
         return [results[name] for name in body.outputs]
 
 
@@ -196,12 +204,14 @@ def _specialised(graph: Graph, binding: Mapping[str, int]) -> Graph:
     return graph.replace(values={**graph.values, **changed})
 
 
-def bind_inputs(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, int]:
-    """Symbol to size, read off the shapes of the inputs.
+def bind_inputs(
+    graph: Graph, feeds: Mapping[str, Any], around: Mapping[str, int]
+) -> dict[str, int]:
+    """Symbol to size, read off the shapes of the inputs; those of `around` are known already.
 
     Raises: InputError if a size contradicts the model, or another input.
     """
-    binding: dict[str, int] = {}
+    binding = dict(around)
     for name in graph.inputs:
         tensor, fed = graph.tensor(name), feeds.get(name)
         if tensor is None or tensor.shape is None or fed is None or isinstance(fed, list):
@@ -212,7 +222,9 @@ def bind_inputs(graph: Graph, feeds: Mapping[str, Any]) -> dict[str, int]:
                 f"input {name!r} has rank {len(shape)} (shape {tuple(shape)}); expected {tensor}"
             )
         for axis, (dim, size) in enumerate(zip(tensor.shape, shape, strict=True)):
-            expected = dim if isinstance(dim, int) else binding.setdefault(str(dim), int(size))
+            if str(dim) in symbols_of(dim):
+                binding.setdefault(str(dim), int(size))
+            expected = evaluate(dim, binding)
             if expected != size:
                 raise InputError(
                     f"input {name!r} has size {size} on axis {axis}; expected {expected} of "
