@@ -12,7 +12,17 @@ from engine import dtypes
 from engine.errors import ModelError, ShapeError
 from engine.importer.types import type_proto
 from engine.importer.versions import PINNED, since_version
-from engine.ir import Array, Attribute, Graph, Node, OptionalType, SequenceType, TensorType, Value, ValueType
+from engine.ir import (
+    Array,
+    Attribute,
+    Graph,
+    Node,
+    OptionalType,
+    SequenceType,
+    TensorType,
+    Value,
+    ValueType,
+)
 
 _IR_VERSION = 13
 _TYPES = (TensorType, SequenceType, OptionalType)

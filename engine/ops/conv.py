@@ -67,7 +67,9 @@ def geometry(view: NodeView) -> Geometry:
     group = attributes(view)[0]
     x, w = view.shape(0), view.shape(1)
     group_out = w[0] // group
-    return Geometry(_windows(view).without_units(), x[0], group, w[1], group_out, pack_of(group_out))
+    return Geometry(
+        _windows(view).without_units(), x[0], group, w[1], group_out, pack_of(group_out)
+    )
 
 
 def _is_pointwise(win: Windows) -> bool:

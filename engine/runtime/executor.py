@@ -31,9 +31,7 @@ class WideInputError(EngineError):
         self.name = name
 
 
-RunBody = Callable[
-    [Graph, Mapping[str, Any], Callable[[str], Any], Mapping[str, int]], list[Any]
-]
+RunBody = Callable[[Graph, Mapping[str, Any], Callable[[str], Any], Mapping[str, int]], list[Any]]
 """Runs a body: graph, its inputs, how to get a capture, the sizes bound around it."""
 
 
