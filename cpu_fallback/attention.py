@@ -81,6 +81,14 @@ def grouped_matmul(queries: Tensor, keys: Tensor) -> Tensor:
     return np.asarray(product.reshape(batch, heads, length, keys.shape[-1]))
 
 
+def _rounded(scores: Tensor, softmax_precision: int | None) -> Tensor:
+    """Scores as the softmax precision holds them, in the type to compute it in."""
+    if softmax_precision is None:
+        return scores
+    precision = element_type(softmax_precision)
+    return np.asarray(scores.astype(precision).astype(wide(precision)))
+
+
 @cpu_op("Attention", since=23)
 def attention(
     q: Tensor,
@@ -136,10 +144,7 @@ def attention(
     if bias is not None:
         scores = scores + bias
     stages.append(scores)
-    if softmax_precision is not None:
-        scores = scores.astype(element_type(softmax_precision)).astype(
-            wide(element_type(softmax_precision))
-        )
+    scores = _rounded(scores, softmax_precision)
     stages.append(probabilities(scores, bias))
     y = grouped_matmul(stages[3].astype(work), v.astype(work)).astype(dtype)
     if packed:

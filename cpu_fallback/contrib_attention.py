@@ -193,6 +193,18 @@ def rotary(
     )
 
 
+def _appended(past: Tensor | None, new: Tensor, starts: Tensor, total: int) -> Tensor:
+    """Cache [B, heads, max(P, total), size] with `new` from starts[b] on."""
+    batch, heads, length, size = new.shape
+    capacity = total if past is None else max(total, past.shape[2])
+    cache = np.zeros((batch, heads, capacity, size), new.dtype)
+    if past is not None:
+        cache[:, :, : past.shape[2]] = past
+    rows = starts[:, None] + np.arange(length)
+    cache.transpose(0, 2, 1, 3)[np.arange(batch)[:, None], rows] = new.transpose(0, 2, 1, 3)
+    return cache
+
+
 @cpu_op("GroupQueryAttention", since=1, domain=DOMAIN)
 def group_query_attention(
     query: Tensor,
@@ -240,15 +252,8 @@ def group_query_attention(
         options = {"interleaved": rotary_interleaved, "rotary_embedding_dim": dim}
         q = rotary_embedding(q, cos_cache, sin_cache, places, **options)
         k = rotary_embedding(k, cos_cache, sin_cache, places, **options)
-    capacity = max(total, 0 if past_key is None else past_key.shape[2])
-    caches = []
-    for past, new in ((past_key, k), (past_value, v)):
-        cache = np.zeros((batch, kv_num_heads, capacity, new.shape[3]), new.dtype)
-        if past is not None:
-            cache[:, :, : past.shape[2]] = past
-        rows = starts[:, None] + np.arange(length)
-        cache.transpose(0, 2, 1, 3)[np.arange(batch)[:, None], rows] = new.transpose(0, 2, 1, 3)
-        caches.append(cache)
+    keys = _appended(past_key, k, starts, total)
+    values = _appended(past_value, v, starts, total)
     ahead = np.arange(total) - (starts[:, None, None, None] + np.arange(length)[:, None])
     seen = ahead <= 0
     if local_window_size > 0:
@@ -257,8 +262,8 @@ def group_query_attention(
     if attention_bias is not None:
         bias = bias + attention_bias[..., :total].astype(np.float32)
     factor = scale if scale else 1 / float(np.sqrt(q.shape[3]))
-    y = _attend(q, caches[0][:, :, :total], caches[1][:, :, :total], bias, factor, softcap)
-    return y, caches[0], caches[1]
+    y = _attend(q, keys[:, :, :total], values[:, :, :total], bias, factor, softcap)
+    return y, keys, values
 
 
 @cpu_op("EmbedLayerNormalization", since=1, domain=DOMAIN)
