@@ -36,10 +36,11 @@ class DeviceProfile:
     Attributes:
         name: the adapter, for people.
         launch_ns: one more dispatch in a compute pass.
-        submit_ns: one submit and the wait for it, paid once if anything runs on the GPU.
+        submit_ns: one command encoder and its submit, paid once if anything runs on the GPU.
         gpu_flops_per_s, gpu_bytes_per_s: rates of a good kernel, reads and writes counted.
         upload_latency_ns, upload_bytes_per_s: one value from an array into a buffer.
-        download_latency_ns, download_bytes_per_s: one value back, with the wait it forces.
+        download_latency_ns, download_bytes_per_s: one value back, with the submit and the
+            wait that it forces.
         cpu_flops_per_s: rate of a matrix product in NumPy.
         cpu_bytes_per_s: rate of an elementwise operator in NumPy, reads and writes counted.
         cpu_op_ns: what one operator costs in NumPy whatever its size.
