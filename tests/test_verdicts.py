@@ -164,7 +164,7 @@ def test_int64_needs_a_proof() -> None:
     b.constant("one", [1])
     b.node("Add", ("ids", "one"), "next", (N,), "int64")
     b.node("Equal", ("ids", "one"), "flag", (N,), "bool")
-    b.node("Cast", ("flag",), "flags", (N,), "int64")
+    b.node("Cast", ("flag",), "flags", (N,), "int64", to=7)
     b.node("CumSum", ("flags", "one"), "positions", (N,), "int64")
     for name in ("ids", "big", "next", "positions"):
         b.node("Any", (name,), f"y_{name}", (N,), domain="test")
@@ -187,7 +187,7 @@ def shape_graph() -> Graph:
     b.node("Shaped", ("x", "n"), "flat", (N, 4), domain="test")
     b.node("Any", ("rows",), "picked", (2,), "int64", domain="test")
     b.node("Calc", ("half", "picked"), "onhost", (N, 4), "float16", domain="test")
-    b.node("Cast", ("rows",), "used", (2,), "int32")
+    b.node("Cast", ("rows",), "used", (2,), "int32", to=6)
     b.node("Any", ("used",), "ongpu", (2,), "int32", domain="test")
     b.node("Shape", ("flat",), "returned", (2,), "int64", dims=object_array([N, 4]))
     b.node("Any", ("x",), "wide", (2,), "int64", domain="test")
