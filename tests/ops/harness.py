@@ -161,9 +161,16 @@ def feeds(case: OpCase, values: Sequence[Array | None]) -> dict[str, Array]:
     return {f"x{i}": v for i, v in enumerate(values) if v is not None and i not in fixed}
 
 
+def _attribute(value: Any) -> Any:
+    """An attribute as the engine has it: tensors as arrays, arrays of numbers as lists."""
+    if isinstance(value, onnx.TensorProto):
+        return onnx.numpy_helper.to_array(value)
+    return value.tolist() if isinstance(value, np.ndarray) else value
+
+
 def run_fallback(case: OpCase, values: Sequence[Array | None]) -> list[Any]:
     """Outputs of the NumPy function."""
-    attrs = {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in case.attrs.items()}
+    attrs = {k: _attribute(v) for k, v in case.attrs.items()}
     return registry.run(case.op, case.domain, case.since, attrs, list(values), case.n_outputs)
 
 
@@ -276,7 +283,7 @@ def node_graph(
         case.op,
         tuple("" if v is None else f"x{i}" for i, v in enumerate(values)),
         tuple(f"y{i}" for i in range(case.n_outputs)),
-        {k: v.tolist() if isinstance(v, np.ndarray) else v for k, v in case.attrs.items()},
+        {k: _attribute(v) for k, v in case.attrs.items()},
         case.domain,
         case.since,
         "node",
