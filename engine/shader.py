@@ -322,7 +322,11 @@ def _workgroup(stem: str, text: str, constants: Mapping[str, int]) -> tuple[int,
 
 
 _SHARED = re.compile(r"^var<workgroup> \w+: (?:array<([\w<>]+), ([^>]+)>|([\w<>]+));", re.MULTILINE)
-_SIZES = {"f32": 4, "i32": 4, "u32": 4, "vec4<f32>": 16, "vec4<u32>": 16, "vec4<i32>": 16, "T": 4}
+_SIZES = {
+    **dict.fromkeys(("f32", "i32", "u32", "T"), 4),
+    **dict.fromkeys(("vec2<f32>", "vec2<u32>"), 8),
+    **dict.fromkeys(("vec4<f32>", "vec4<u32>", "vec4<i32>"), 16),
+}
 
 
 def _workgroup_memory(stem: str, text: str, constants: Mapping[str, int]) -> int:

@@ -1,0 +1,26 @@
+"""Choosing among kernels for one dispatch: alternatives with guards, pruned where sizes decide."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from engine.ops import KernelCall, Stage
+
+MAX_TRIPS = 59000
+"""Loop iterations that an invocation is planned for; drivers cut loops off past 65,535."""
+
+
+def choose(alternatives: Sequence[KernelCall]) -> Stage:
+    """The alternatives that sizes leave open, in order; the last one loses its guards."""
+    open_ones: list[KernelCall] = []
+    for call in alternatives:
+        known = [guard.known for guard in call.when]
+        if False in known:
+            continue
+        unknown = tuple(g for g, k in zip(call.when, known, strict=True) if k is None)
+        open_ones.append(dataclasses.replace(call, when=unknown))
+        if not unknown:
+            break
+    last = dataclasses.replace(open_ones[-1] if open_ones else alternatives[-1], when=())
+    return (*open_ones[:-1], last)
