@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -43,9 +44,16 @@ def _sum(x: Tensor, axes: Axes, keep: bool) -> Any:
     return np.sum(x, axis=axes, keepdims=keep, dtype=x.dtype)
 
 
+def _count(x: Tensor, axes: Axes) -> int:
+    """How many elements a result comes from."""
+    return math.prod(x.shape if axes is None else [x.shape[a] for a in axes])
+
+
 def _mean(x: Tensor, axes: Axes, keep: bool) -> Any:
     if x.dtype.kind == "f":
-        return np.mean(x, axis=axes, keepdims=keep, dtype=x.dtype)
+        # unlike np.mean, without a warning where nothing is reduced
+        total = np.sum(x, axis=axes, keepdims=keep, dtype=x.dtype)
+        return total / x.dtype.type(_count(x, axes))
     return np.trunc(np.mean(x, axis=axes, keepdims=keep, dtype=np.float64))
 
 

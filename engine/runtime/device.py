@@ -171,8 +171,12 @@ class Device:
                 self.wgpu.destroy()
 
     def buffer(self, label: str, nbytes: int, usage: int = STORAGE) -> Any:
-        """A new buffer. Raises: DeviceError if it is too large, or memory is full."""
+        """A new buffer, of 16 bytes at least, as an empty one cannot be bound.
+
+        Raises: DeviceError if it is too large, or memory is full.
+        """
         self.require()
+        nbytes = max(nbytes, 16)
         if nbytes > self.target.max_buffer_size:
             raise DeviceError(
                 f"buffer {label!r} needs {nbytes} bytes, and the device allows "

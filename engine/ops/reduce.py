@@ -1,0 +1,258 @@
+"""Reductions over any axes, ArgMax and ArgMin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from engine import dims
+from engine.dims import Dim, Guard, at_least, ceildiv, divisible, product
+from engine.dtypes import BOOL, FLOAT32, INT32, INT64, UINT32
+from engine.errors import ShapeError
+from engine.indexing import IndexMap, index_map, row_major
+from engine.ir import Array, Shape, TensorType, ValueType
+from engine.ops import (
+    ALL,
+    FLOATS,
+    NUMBERS,
+    InferView,
+    KernelCall,
+    Lowering,
+    NodeView,
+    OpDef,
+    Stage,
+    Support,
+    _symbolic,
+    linear,
+    object_array,
+    register,
+    yes_if,
+)
+from engine.ops._reductions import Formula, formula, position
+from engine.ops._symbolic import contents
+from engine.ops._variants import MAX_TRIPS, choose
+
+WORKGROUP = 64
+CHUNKS = 64
+"""Workgroups that share one output where there are few outputs of very many elements."""
+_DTYPES = {"f32": FLOAT32, "i32": INT32, "u32": UINT32, "bool": BOOL}
+
+
+def reduced_axes(view: NodeView, rank: int) -> tuple[int, ...]:
+    """The axes that a Reduce, ArgMax or ArgMin node removes, in order.
+
+    Raises: ShapeError if they are not known, outside the rank, or given twice.
+    """
+    if view.node.op_type.startswith("Arg"):
+        return (view.axis(rank),)
+    axes = view.ints(1) if view.has(1) else []
+    if axes is None:
+        raise ShapeError(f"{view.describe()}: the axes are not known")
+    if not axes:
+        return () if view.attr("noop_with_empty_axes", 0) else tuple(range(rank))
+    found = sorted(view.normal_axis(a, rank) for a in axes)
+    if len(set(found)) < len(found):
+        raise ShapeError(f"{view.describe()}: axes {axes} name one axis twice")
+    return tuple(found)
+
+
+def _infer(view: InferView) -> Sequence[ValueType]:
+    dtype = INT64 if view.node.op_type.startswith("Arg") else view.dtype(0)
+    shape = view.type(0).shape
+    keep = view.attr("keepdims", 1)
+    if shape is None:
+        return [TensorType(dtype)]
+    if view.has(1) and view.ints(1) is None:
+        return [TensorType(dtype, _unknown_axes(view, shape) if keep else None)]
+    axes = reduced_axes(view, len(shape))
+    kept = tuple(d for i, d in enumerate(shape) if i not in axes)
+    full = tuple(1 if i in axes else d for i, d in enumerate(shape))
+    return [TensorType(dtype, full if keep else kept)]
+
+
+def _unknown_axes(view: InferView, shape: Shape) -> Shape:
+    return tuple(1 if d == 1 else view.fresh(f"reduced{i}") for i, d in enumerate(shape))
+
+
+@dataclass(frozen=True)
+class _Problem:
+    """A reduction as index maps: `size` outputs of `count` elements each."""
+
+    kept: IndexMap
+    along: IndexMap
+    size: Dim
+    count: Dim
+
+
+def _problem(shape: Shape, axes: Sequence[int]) -> _Problem:
+    strides = row_major(shape)
+    rest = [i for i in range(len(shape)) if i not in axes]
+    return _Problem(
+        index_map("kept", [shape[i] for i in rest], [strides[i] for i in rest]),
+        index_map("along", [shape[i] for i in axes], [strides[i] for i in axes]),
+        product(shape[i] for i in rest),
+        product(shape[i] for i in axes),
+    )
+
+
+def by_workgroup(size: Dim, count: Dim, contiguous: bool) -> tuple[Guard, ...]:
+    """When a workgroup an output pays: long rows, too few outputs to fill a GPU one by one."""
+    if contiguous:
+        return at_least(count, 128), at_least(4096, size)
+    return at_least(count, 256), at_least(256, size)
+
+
+def _calls(
+    problem: _Problem,
+    text: Mapping[str, str],
+    tensors: tuple[str, str],
+    *,
+    total: Dim,
+    chunks: int = 1,
+) -> list[KernelCall]:
+    """Kernels that reduce value `tensors[0]` to `tensors[1]`, best first.
+
+    Args:
+        text: of the shader files, see there.
+        total: elements behind one output in all, which a mean divides by.
+        chunks: partial results for each output; only kernels with more than one workgroup then.
+    """
+    size, count = problem.size, problem.count
+    length = count if chunks == 1 else ceildiv(count, 4 * chunks) * 4
+    contiguous = problem.along.identity
+
+    def call(shared: bool, wide: bool, *when: Guard) -> KernelCall:
+        words: dict[str, Dim | float] = {"size": size, "count": count, "total": total}
+        if shared:
+            words.update(chunks=chunks, length=length)
+        trips = ceildiv(length, (WORKGROUP if shared else 1) * (4 if wide else 1))
+        return KernelCall(
+            "reduce_workgroup" if shared else "reduce",
+            {"data": tensors[0], "reduced": tensors[1]},
+            {**words, **dict(problem.kept.params + problem.along.params)},
+            linear(size * chunks * WORKGROUP if shared else size, WORKGROUP),
+            frozenset({"VEC4"}) if wide else frozenset(),
+            text,
+            extra_params=problem.kept.fields + problem.along.fields,
+            trips=trips if shared else trips + ceildiv(count, 256),
+            when=(divisible(count, 4), *when) if wide else when,
+        )
+
+    fits = at_least(MAX_TRIPS, count + ceildiv(count, 256))
+    orders: list[tuple[bool, tuple[Guard, ...]]] = [(True, ())]
+    if chunks == 1:
+        orders = [(True, by_workgroup(size, count, contiguous)), (False, (fits,)), (True, ())]
+    widths = (True, False) if contiguous else (False,)
+    return [call(shared, wide, *when) for shared, when in orders for wide in widths]
+
+
+def _text(problem: _Problem, rule: Formula, types: tuple[str, str], stage: str) -> dict[str, str]:
+    maps = [problem.kept.text, problem.along.text]
+    operation = "\n".join([rule.text(*types, stage), *maps])
+    return {"ACC": rule.partial(types[0]), "OPERATION": operation}
+
+
+def _is_split(problem: _Problem, rule: Formula) -> bool:
+    """Whether several workgroups share an output: few outputs of very many elements."""
+    most, fewest = dims.bounds(problem.size)[1], dims.bounds(problem.count)[0]
+    return not rule.acc and (most or CHUNKS + 1) <= CHUNKS and (fewest or 0) >= 1 << 16
+
+
+def _rule(view: NodeView) -> Formula:
+    element = view.dtype(0).wgsl
+    if view.node.op_type.startswith("Arg"):
+        largest = view.node.op_type == "ArgMax"
+        return position(element, largest, bool(view.attr("select_last_index", 0)))
+    return formula(view.node.op_type, element)
+
+
+def _lower(view: Lowering) -> Sequence[Stage]:
+    shape, rule = view.shape(0), _rule(view)
+    element, result = view.dtype(0).wgsl, view.out().dtype.wgsl
+    problem = _problem(shape, reduced_axes(view, len(shape)))
+    source, target = view.node.inputs[0], view.node.outputs[0]
+    if not _is_split(problem, rule):
+        text = _text(problem, rule, (element, result), "whole")
+        return [choose(_calls(problem, text, (source, target), total=problem.count))]
+    acc = rule.partial(element)
+    between = view.scratch(_DTYPES[acc], (problem.size, CHUNKS))
+    second = _problem((problem.size, CHUNKS), (1,))
+    text = _text(problem, rule, (element, result), "first")
+    last = _text(second, rule, (element, result), "second")
+    return [
+        choose(_calls(problem, text, (source, between), total=problem.count, chunks=CHUNKS)),
+        choose(_calls(second, last, (between, target), total=problem.count)),
+    ]
+
+
+def _supports(view: NodeView) -> Support:
+    shape, op_type, dtype = view.shape(0), view.node.op_type, view.dtype(0)
+    problem = _problem(shape, reduced_axes(view, len(shape)))
+    guards = []
+    if not _is_split(problem, _rule(view)):
+        guards.append(at_least(MAX_TRIPS * WORKGROUP, problem.count, "one output fits a workgroup"))
+    if op_type.startswith("Arg"):
+        guards.append(at_least(problem.count, 1, "the reduced axis is not empty"))
+    elif dtype.name == "int64" and op_type in ("ReduceMax", "ReduceMin"):
+        guards.append(at_least(problem.count, 1, "an int64 extreme is not of an empty set"))
+    return yes_if(*guards)
+
+
+_CONTENTS: dict[str, Callable[..., Dim | None]] = {
+    "ReduceSum": _symbolic.add,
+    "ReduceMax": _symbolic.largest,
+    "ReduceMin": _symbolic.smallest,
+    "ReduceProd": lambda *items: product(items),
+}
+
+
+def _evaluate(view: NodeView) -> Sequence[Array | None] | None:
+    rule, found = _CONTENTS.get(view.node.op_type), contents(view, 0)
+    if rule is None or found is None or not found.size or (view.has(1) and view.ints(1) is None):
+        return None
+    axes = reduced_axes(view, found.ndim)
+    rest = [i for i in range(found.ndim) if i not in axes]
+    lines = found.transpose(*rest, *axes).reshape(-1, int(np.prod([found.shape[i] for i in axes])))
+    results = [rule(*line) for line in lines]
+    shape = [1 if i in axes else d for i, d in enumerate(found.shape)]
+    if not view.attr("keepdims", 1):
+        shape = [found.shape[i] for i in rest]
+    known = [r for r in results if r is not None]
+    return (object_array(known, shape),) if len(known) == len(results) else None
+
+
+def _flops(view: NodeView) -> Dim:
+    return product(view.shape(0))
+
+
+def reduction(op_type: str, since: int, dtypes: frozenset[str], tolerance: float = 1e-5) -> OpDef:
+    """A Reduce operator: axes in input 1, or an attribute `axis`."""
+    return register(
+        OpDef(
+            op_type,
+            since,
+            infer=_infer,
+            evaluate=_evaluate if op_type in _CONTENTS else None,
+            lower=_lower,
+            supports=_supports,
+            dtypes=dtypes,
+            shape_inputs=(1,),
+            epilogue=True,
+            scratch=1,
+            flops=_flops,
+            tolerance=tolerance,
+        )
+    )
+
+
+for _op in ("ReduceMax", "ReduceMin"):
+    reduction(_op, 18, ALL, 0.0)
+for _op in ("ReduceProd", "ReduceL1", "ReduceSumSquare"):
+    reduction(_op, 18, NUMBERS)
+reduction("ReduceSum", 13, NUMBERS)
+for _op in ("ReduceMean", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"):
+    reduction(_op, 18, FLOATS)
+for _op in ("ArgMax", "ArgMin"):
+    reduction(_op, 11, NUMBERS)
