@@ -58,7 +58,7 @@ def polynomial(
 ) -> tuple[Polynomial, tuple[Node, ...]] | None:
     """A value as a polynomial in `atoms`, and the nodes that compute it; None if it isn't one.
 
-    Constants count where they are single numbers that don't change the shape.
+    Constants count where they are single numbers that don't change the shape of the first atom.
     """
     if name in atoms:
         return atoms[name], ()
@@ -67,7 +67,7 @@ def polynomial(
         return None
     operands: list[Polynomial] = []
     nodes: tuple[Node, ...] = (node,)
-    rank = rank_of(editor, node.outputs[0])
+    rank = rank_of(editor, next(iter(atoms)))
     for operand in node.inputs:
         number = scalar(editor, operand, rank)
         if number is not None:

@@ -45,6 +45,13 @@ def typed(text: str, weights: Weights | None = None) -> Graph:
     return infer(canonicalize(parse(text, weights)).graph).graph
 
 
+def numbers(kind: str, content: Mapping[str, float]) -> tuple[str, dict[str, Array]]:
+    """Scalar constants, of which the text form has no float16: declarations, and the arrays."""
+    dtype = {"float": "float32", "double": "float64"}.get(kind, kind)
+    declared = "".join(f", {kind} {name}" for name in content)
+    return declared, {k: np.array(v, dtype) for k, v in content.items()}
+
+
 def random_weights(seed: int = 0, **shapes: tuple[int, ...]) -> dict[str, Array]:
     """Normal float32 numbers by name."""
     chance = np.random.default_rng(seed)
@@ -76,7 +83,9 @@ def random_feed(graph: Graph, seed: int = 1, **symbols: int) -> dict[str, Array]
         sizes = [d if isinstance(d, int) else symbols.get(str(d), 3) for d in tensor.shape]
         drawn = chance.standard_normal(sizes) * 3
         feed[name] = (
-            np.asarray(drawn > 0) if tensor.dtype.numpy == np.bool_ else drawn.astype(tensor.dtype.numpy)
+            np.asarray(drawn > 0)
+            if tensor.dtype.numpy == np.bool_
+            else drawn.astype(tensor.dtype.numpy)
         )
     return feed
 
@@ -98,7 +107,9 @@ def check_same_results(before: Graph, after: Graph, rtol: float = 1e-5, **symbol
 
 def check_equal(graph: Graph, expected: Graph) -> None:
     """Same operators, attributes, constants and wiring, whatever the inner names are."""
-    assert [_form(graph, n) for n in graph.outputs] == [_form(expected, n) for n in expected.outputs]
+    assert [_form(graph, n) for n in graph.outputs] == [
+        _form(expected, n) for n in expected.outputs
+    ]
     assert sorted(n.op_type for n in graph.nodes) == sorted(n.op_type for n in expected.nodes)
     mine, theirs = list(_constants(graph)), list(_constants(expected))
     assert [(a.shape, a.dtype) for a in mine] == [(a.shape, a.dtype) for a in theirs]

@@ -172,7 +172,9 @@ def test_cancelling_transposes_around_the_graph() -> None:
             "g (float[2, 3] x) => (float[2, 3] y) { p = Transpose(x)  y = Transpose(p) }",
         )
     )
-    check_same_results(typed("g (float[2, 3] x) => (float[2, 3] y) { y = Identity(x) }"), result.graph)
+    check_same_results(
+        typed("g (float[2, 3] x) => (float[2, 3] y) { y = Identity(x) }"), result.graph
+    )
     assert len(result.graph.nodes) == 1
 
 
@@ -193,8 +195,7 @@ def test_moved_axis_of_size_one() -> None:
     check_rewrite(
         chains,
         "g (float[1, b, 4] x) => (float[b, 1, 4] y) { y = Transpose<perm = [1, 0, 2]>(x) }",
-        "g (float[1, b, 4] x) => (float[b, 1, 4] y) <int64[3] r = {-1, 1, 4}> {"
-        "y = Reshape(x, r) }",
+        "g (float[1, b, 4] x) => (float[b, 1, 4] y) <int64[3] r = {-1, 1, 4}> {y = Reshape(x, r) }",
     )
 
 
@@ -245,7 +246,9 @@ def test_random_chains(data: st.DataObject) -> None:
             values, now = draw_view(data, kind, now)
             content = "{" + ", ".join(map(str, values)) + "}"
             constants.append(f"int64[{len(values)}] {const} = {content}")
-            op = {"reshape": "Reshape<allowzero = 1>", "unsqueeze": "Unsqueeze"}.get(kind, "Squeeze")
+            op = {"reshape": "Reshape<allowzero = 1>", "unsqueeze": "Unsqueeze"}.get(
+                kind, "Squeeze"
+            )
             lines.append(f"{out} = {op}({name}, {const})")
         name = out
     text = (

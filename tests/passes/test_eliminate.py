@@ -19,7 +19,7 @@ COPIES = {
     "tile": "s = Constant<value_ints = [1, 1]>() \n y = Tile(x, s)",
     "transpose": "y = Transpose<perm = [0, 1]>(x)",
     "squeeze": "y = Squeeze(x)",
-    "pad": "s = Constant<value_ints = [0, 0, 0, 0]>() \n y = Pad<mode = \"reflect\">(x, s)",
+    "pad": 's = Constant<value_ints = [0, 0, 0, 0]>() \n y = Pad<mode = "reflect">(x, s)',
     "slice": (
         "f = Constant<value_ints = [0]>() \n e = Constant<value_ints = [9]>() \n y = Slice(x, f, e)"
     ),

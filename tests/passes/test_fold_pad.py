@@ -133,9 +133,7 @@ def test_average_pool() -> None:
     check_rewrite(
         fold_pad,
         pool("AveragePool", kernel, PAD, 6, 4),
-        unpadded(
-            "AveragePool", f"{kernel}, pads = [1, 2, 0, 1], count_include_pad = 1", 6, 4
-        ),
+        unpadded("AveragePool", f"{kernel}, pads = [1, 2, 0, 1], count_include_pad = 1", 6, 4),
     )
 
 
@@ -153,7 +151,9 @@ INF = PADS + ", float v = {-inf}"
 
 def test_max_pool_padded_with_the_least() -> None:
     graph = typed(
-        pool("MaxPool", "kernel_shape = [3, 3]", "q = Pad(x, p, v) ", 6, 7, PADS + ", float v = {0}")
+        pool(
+            "MaxPool", "kernel_shape = [3, 3]", "q = Pad(x, p, v) ", 6, 7, PADS + ", float v = {0}"
+        )
     )
     least = graph.values["v"].replace(constant=np.array(-np.inf, np.float32))
     graph = graph.replace(values={**graph.values, "v": least})
@@ -179,7 +179,13 @@ RELU = "r = Relu(x)  q = Pad(r, p) "
     ("op", "attrs", "pad", "size", "reason"),
     [
         ("AveragePool", "kernel_shape = [3, 3], ceil_mode = 1", PAD, (6, 7), "ceil_mode"),
-        ("AveragePool", "kernel_shape = [3, 3], pads = [1, 1, 1, 1]", PAD, (8, 9), "does not count"),
+        (
+            "AveragePool",
+            "kernel_shape = [3, 3], pads = [1, 1, 1, 1]",
+            PAD,
+            (8, 9),
+            "does not count",
+        ),
         ("AveragePool", "kernel_shape = [2, 2]", PAD, (7, 8), "not smaller than the window"),
         ("MaxPool", "kernel_shape = [3, 3]", PAD, (6, 7), "may exceed the elements"),
         ("MaxPool", "kernel_shape = [3, 3], dilations = [2, 2]", RELU, (4, 5), "dilated"),
