@@ -13,6 +13,14 @@ from engine.errors import EngineError
 from engine.ir import Graph
 from engine.passes.base import Pass, PassResult, PipelineResult, merge_guards
 from engine.passes.canonicalize import canonicalize
+from engine.passes.chains import chains
+from engine.passes.cse import cse
+from engine.passes.eliminate import eliminate
+from engine.passes.fold_batchnorm import fold_batchnorm
+from engine.passes.fold_pad import fold_pad
+from engine.passes.fuse_activations import fuse_activations
+from engine.passes.fuse_gelu import fuse_gelu
+from engine.passes.fuse_layernorm import fuse_layernorm
 from engine.passes.infer import infer
 
 __all__ = ["PIPELINE", "Pass", "PassResult", "PipelineResult", "PipelineStep", "run_passes"]
@@ -54,6 +62,46 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "every later pass reads types, sizes and constants",
         required=True,
         takes_binding=True,
+    ),
+    PipelineStep(
+        "eliminate",
+        eliminate,
+        "copies and no-ops hide patterns from every pass below",
+    ),
+    PipelineStep(
+        "cse",
+        cse,
+        "exporters write the mean or the cast of a pattern twice; patterns expect it once",
+    ),
+    PipelineStep(
+        "fuse_layernorm",
+        fuse_layernorm,
+        "before scales and shifts are folded away from the end of the pattern",
+    ),
+    PipelineStep(
+        "fuse_gelu",
+        fuse_gelu,
+        "before factors such as 0.5 are folded into weights",
+    ),
+    PipelineStep(
+        "fuse_activations",
+        fuse_activations,
+        "before factors such as 1/6 are folded into weights",
+    ),
+    PipelineStep(
+        "fold_batchnorm",
+        fold_batchnorm,
+        "what is left of scales and shifts belongs to no pattern",
+    ),
+    PipelineStep(
+        "fold_pad",
+        fold_pad,
+        "any time; the window operator is final now",
+    ),
+    PipelineStep(
+        "chains",
+        chains,
+        "the passes above make neighbours of views; what computed their targets dies next round",
     ),
 )
 

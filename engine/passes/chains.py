@@ -147,12 +147,6 @@ def _constant_target(editor: Editor, node: Node) -> None:
     target = reshape_target(start, end)
     now = int_input(editor, name)
     if target is None:
-        if now is None and end is not None and editor.const(name) is None:
-            editor.near(
-                node,
-                f"{label(node)}: its target {_show(end)} stays computed: it has more than one size "
-                f"that {_show(start)} has not on the same axis, or one that may be 0",
-            )
         return
     constant = editor.const(name) is not None
     if (

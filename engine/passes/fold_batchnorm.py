@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
+from engine.dtypes import BFLOAT16
 from engine.ir import Array, Graph, Node
 from engine.passes.base import PassResult
 from engine.passes.match import is_op, rank_of, standard
@@ -117,7 +117,7 @@ def _linear(editor: Editor, node: Node) -> Linear | str:
 
 
 def _is_float(array: Array) -> bool:
-    return array.dtype.kind == "f" or bool(array.dtype == ml_dtypes.bfloat16)
+    return array.dtype.kind == "f" or bool(array.dtype == BFLOAT16.numpy)
 
 
 def _affine(editor: Editor, node: Node, data: str, linear: Linear) -> Affine | str | None:
