@@ -26,6 +26,7 @@ from engine.verdicts import (
     describe_op,
     is_control_flow,
     roles,
+    strongest,
     verdicts,
 )
 
@@ -144,7 +145,7 @@ def partition(
         verdicts=found,
         labels={node.key: _label(node) for node in graph.nodes},
         crossings=_crossings(model, chosen),
-        guards=tuple(dict.fromkeys(g for s in on_gpu for g in s.guards)),
+        guards=strongest(g for s in on_gpu for g in s.guards),
         predicted_ms=_ms(model.total_ns(chosen)),
         all_cpu_ms=_ms(model.total_ns(frozenset())),
         all_gpu_ms=_ms(model.total_ns(possible)),

@@ -6,12 +6,12 @@ asks the operator's own `supports`. `roles` finds the nodes that only work out s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal
 
 from engine import dims, ops
 from engine.costs import GPU_ELEMENT_NBYTES
-from engine.dims import Guard
+from engine.dims import Dim, Guard
 from engine.errors import ShapeError
 from engine.ir import Graph, Node
 from engine.ops import NodeView, OpDef, Support
@@ -37,10 +37,11 @@ def verdicts(
 
     A guard that `binding` breaks is a refusal; one that it leaves open stays in the answer.
     """
-    return {
-        node.key: _decide(_support(NodeView(graph, node, target), ranges), binding)
-        for node in graph.nodes
-    }
+    found = {node.key: _support(NodeView(graph, node, target), ranges) for node in graph.nodes}
+    wanted = dict.fromkeys(g.expr for s in found.values() for g in s.guards)
+    bound = [expr for expr in wanted if dims.symbols_of(expr) <= (binding or {}).keys()]
+    numbers = dict(zip(bound, dims.Table(bound).evaluate(binding or {}), strict=True))
+    return {key: _decide(support, numbers, binding or {}) for key, support in found.items()}
 
 
 def _support(view: NodeView, ranges: Ranges) -> Support:
@@ -136,23 +137,49 @@ def _check_size(graph: Graph, name: str, target: Target) -> Iterator[str | Guard
         yield dims.at_least(limit, nbytes, why)
 
 
-def _decide(support: Support, binding: Mapping[str, int] | None) -> Support:
+def _decide(support: Support, numbers: Mapping[Dim, int], binding: Mapping[str, int]) -> Support:
     """Drops guards that always hold; refuses where one cannot hold, or not at `binding`."""
-    if not support.ok:
-        return support
     open_guards = []
-    for guard in support.guards:
-        holds = guard.known
-        if holds is None and binding is not None:
-            needed = dims.symbols_of(guard.expr)
-            if needed <= binding.keys() and not guard.holds(binding):
-                sizes = ", ".join(f"{name}={binding[name]}" for name in sorted(needed))
-                return ops.no(f"it needs that {guard}, which is not so at {sizes}")
-        if holds is False:
+    for guard in support.guards if support.ok else ():
+        known = guard.known
+        if known is False:
             return ops.no(f"it needs that {guard}, which no size fulfils")
-        if holds is None:
+        number = numbers.get(guard.expr)
+        if number is not None and (number != 0 if guard.kind == "zero" else number < 0):
+            symbols = sorted(dims.symbols_of(guard.expr))
+            sizes = ", ".join(f"{name}={binding[name]}" for name in symbols)
+            return ops.no(f"it needs that {guard}, which is not so at {sizes}")
+        if known is None:
             open_guards.append(guard)
-    return Support(True, "", tuple(dict.fromkeys(open_guards)))
+    return Support(support.ok, support.reason, strongest(open_guards))
+
+
+def strongest(guards: Iterable[Guard]) -> tuple[Guard, ...]:
+    """Guards that imply all the given ones: each condition once, of bounds alike the tightest."""
+    kept: dict[Guard, None] = {}
+    groups: dict[tuple[dims.Monomial, ...], list[Guard]] = {}
+    seen = set()
+    for guard in guards:
+        if (guard.kind, guard.expr) in seen:
+            continue
+        seen.add((guard.kind, guard.expr))
+        if guard.kind == "nonneg" and not isinstance(guard.expr, int):
+            alike = tuple(monomial for monomial, _ in guard.expr.terms if monomial)
+            group = groups.setdefault(alike, [])
+            if any(_implies(other, guard) for other in group):
+                continue
+            for other in [g for g in group if _implies(guard, g)]:
+                group.remove(other)
+                del kept[other]
+            group.append(guard)
+        kept[guard] = None
+    return tuple(kept)
+
+
+def _implies(a: Guard, b: Guard) -> bool:
+    """Whether `a.expr >= 0` makes `b.expr >= 0`."""
+    lo, _ = dims.bounds(b.expr - a.expr)
+    return lo is not None and lo >= 0
 
 
 def roles(graph: Graph, support: Mapping[str, Support]) -> dict[str, Role]:

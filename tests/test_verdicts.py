@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from engine import dims, ops
 from engine.errors import ShapeError
@@ -13,7 +16,7 @@ from engine.ir import Graph
 from engine.ops import OpDef, Support, object_array
 from engine.ranges import MAX_SIZE, ranges
 from engine.target import Target
-from engine.verdicts import roles, verdicts
+from engine.verdicts import roles, strongest, verdicts
 from tests.small_graphs import Builder
 
 N = dims.symbol("n")
@@ -148,13 +151,39 @@ def test_symbolic_sizes_are_guarded_and_decided_at_a_binding() -> None:
         True,
         False,
     ]
-    assert len(found.guards) == 3, "the sizes of x and y, and the operator's own"
+    assert len(found.guards) == 2, "the size of x, which is that of y, and the operator's own"
     assert verdict(graph, binding={"n": 8}) == found
     odd = verdict(graph, binding={"n": 7})
     assert odd.reason == "it needs that 2 divides n, which is not so at n=7"
     large = verdict(graph, binding={"n": 1 << 16})
     assert "takes at most 128.0 MiB, which is not so at n=65536" in large.reason
     assert verdict(graph, binding={"m": 7}) == found, "an unbound symbol decides nothing"
+
+
+M = dims.symbol("m")
+
+
+@given(data=st.data())
+def test_the_strongest_guards_imply_all(data: st.DataObject) -> None:
+    number = st.integers(-9, 9)
+    forms = [N, M, N * M, N * 2 + M, dims.floordiv(N, 3), dims.mod(M, 4)]
+    guards = []
+    for _ in range(data.draw(st.integers(0, 8))):
+        expr = data.draw(number) * data.draw(st.sampled_from(forms)) + data.draw(number)
+        guards.append(dims.Guard(data.draw(st.sampled_from(["zero", "nonneg", "nonneg"])), expr))
+    kept = strongest(guards)
+    assert set(kept) <= set(guards)
+    for n, m in itertools.product(range(8), repeat=2):
+        binding = {"n": n, "m": m}
+        assert all(g.holds(binding) for g in kept) == all(g.holds(binding) for g in guards)
+
+
+def test_of_bounds_alike_the_tightest_is_kept() -> None:
+    loose, tight = (dims.at_least(100, N * M * k, f"k={k}") for k in (2, 5))
+    other, even = dims.at_least(100, N), dims.divisible(N, 2)
+    same = dims.divisible(N, 2, "said otherwise")
+    assert strongest([loose, other, even, tight, same]) == (other, even, tight)
+    assert strongest([tight, loose]) == (tight,)
 
 
 def test_int64_needs_a_proof() -> None:
@@ -172,7 +201,8 @@ def test_int64_needs_a_proof() -> None:
     assert verdict(graph, "y_ids").ok
     assert "could exceed the int32 range: 'big'" in verdict(graph, "y_big").reason
     assert "could exceed the int32 range: 'next'" in verdict(graph, "y_next").reason
-    guards = verdict(graph, "y_positions").guards
+    roomy = Target(max_storage_buffer_binding_size=1 << 40, max_buffer_size=1 << 40)
+    guards = verdicts(graph, roomy, ranges=ranges(graph))["y_positions"].guards
     assert any(not g.holds({"n": MAX_SIZE + 1}) and g.holds({"n": MAX_SIZE}) for g in guards)
 
 
