@@ -1,0 +1,217 @@
+"""Gather, GatherElements, GatherND, ScatterElements, ScatterND, OneHot, Compress."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpu_fallback import registry
+from engine.errors import ShapeError
+from tests.cpu_fallback.node_cases import cases_of, failures
+from tests.ops.contents import check_evaluate
+from tests.ops.harness import (
+    OpCase,
+    case_id,
+    check_cpu,
+    check_engine_cpu,
+    check_gpu,
+    check_infer,
+    inferred,
+    supported,
+)
+
+F = "float32"
+
+
+def ints(*values: int) -> np.ndarray[Any, Any]:
+    return np.array(values, np.int64)
+
+
+OPS = "Gather GatherElements GatherND ScatterElements ScatterND OneHot Compress".split()
+GRID = np.array([[0, -1, 2], [3, 1, -4]])
+
+
+def drawn(low: int, high: int, *shape: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(sum(shape)).integers(low, high, shape)
+
+
+def along(axis: int) -> Any:
+    """The specification of GatherElements, one element at a time."""
+
+    def oracle(x: Any, indices: Any) -> Any:
+        y = np.empty(indices.shape, x.dtype)
+        for place in np.ndindex(*indices.shape):
+            source = list(place)
+            source[axis] = indices[place]
+            y[place] = x[tuple(source)]
+        return y
+
+    return oracle
+
+
+CASES = [
+    OpCase("Gather", (((4, 37), F), GRID)),
+    OpCase("Gather", (((5, 4, 8), F), GRID.astype(np.int32)), {"axis": 1}),
+    OpCase("Gather", (((5, 4), "bool"), np.array(-2)), {"axis": -1}),
+    OpCase("Gather", (((4, 3), F), np.zeros((0, 2), np.int64)), name="none"),
+    OpCase("Gather", (((113,), "int64"), drawn(-113, 113, 37))),
+    OpCase("Gather", (((1, 2, 1, 2, 1, 3, 4, 4), F), ints(1, 0)), {"axis": 5}),
+    OpCase("Gather", (((4, 5, 0), F), ints(1, 0)), {"axis": 1}),
+    OpCase("GatherElements", (((3, 4, 5), F), drawn(-4, 4, 2, 7, 5)), {"axis": 1}, oracle=along(1)),
+    OpCase("GatherElements", (((5,), "int64"), ints(1, -1, 0))),
+    OpCase("GatherElements", (((37, 5), F), drawn(-5, 5, 37, 3)), {"axis": -1}, oracle=along(1)),
+    OpCase("GatherND", (((4, 3, 5), F), np.array([[0, 1], [-1, -2], [3, 2]]))),
+    OpCase("GatherND", (((2, 4, 3, 5), F), drawn(-3, 3, 2, 6, 2)), {"batch_dims": 1}),
+    OpCase("GatherND", (((2, 2, 3), "bool"), np.array([[[1]], [[0]]])), {"batch_dims": 1}),
+    OpCase("GatherND", (((37, 4), F), drawn(0, 4, 37, 1)), {"batch_dims": 1}),
+    OpCase("ScatterElements", (((3, 5), F), np.array([[1, -1, 2]]), ((1, 3), F)), {"axis": 1}),
+    OpCase("ScatterElements", (((5,), "bool"), ints(1, 3), ((2,), "bool"))),
+    OpCase("ScatterND", (((4, 3, 5), F), np.array([[0, 1], [-1, -2], [3, 2]]), ((3, 5), F))),
+    OpCase("ScatterND", (((8,), "int64"), np.array([[4], [3], [1], [-1]]), ((4,), "int64"))),
+    OpCase("ScatterND", (((4, 37), F), np.array([[[0]], [[2]]]), ((2, 1, 37), F))),
+    OpCase("OneHot", (GRID, np.array(4), np.array([0.5, 2], np.float32))),
+    OpCase("OneHot", (GRID * 2, np.array(5), np.array([0, 2])), {"axis": 1}, name="outside"),
+    OpCase("OneHot", (np.array(1), np.array(5), np.array([False, True])), {"axis": 0}),
+]
+SYMBOLIC_TUPLES = [case for case in CASES if not case.op.endswith("ND")]
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_cpu(case: OpCase) -> None:
+    check_cpu(case)
+    check_engine_cpu(case)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if not c.op == "GatherND"], ids=case_id)
+def test_infer(case: OpCase) -> None:
+    check_infer(case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_gpu(case: OpCase) -> None:
+    check_gpu(case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", SYMBOLIC_TUPLES, ids=case_id)
+def test_gpu_with_open_sizes(case: OpCase) -> None:
+    check_gpu(case, dynamic=True)
+
+
+@pytest.mark.parametrize("op_type", OPS)
+def test_node_suite(op_type: str) -> None:
+    assert failures(cases_of(op_type)) == {}
+
+
+REDUCED = [
+    OpCase(
+        "ScatterElements",
+        (((3, 5), F), np.array([[1, 1, -1]]), ((1, 3), F)),
+        {"axis": 1, "reduction": reduction},
+        cpu_only=True,
+    )
+    for reduction in ("add", "mul", "max", "min")
+] + [
+    OpCase(
+        "ScatterND",
+        (((4, 3), "int64"), np.array([[1], [1]]), ((2, 3), "int64")),
+        {"reduction": reduction},
+        cpu_only=True,
+    )
+    for reduction in ("add", "mul", "max", "min")
+]
+
+
+@pytest.mark.parametrize("case", REDUCED, ids=case_id)
+def test_reductions_run_on_the_cpu(case: OpCase) -> None:
+    check_cpu(case)
+    check_infer(case)
+    assert "order of updates" in supported(case).reason
+
+
+def test_repeated_places_are_refused_where_they_are_known() -> None:
+    twice = ints(1, -4)
+    case = OpCase("ScatterElements", (((5,), F), twice, ((2,), F)), constants=(1,))
+    assert "repeat" in supported(case).reason
+    assert supported(case.replace(constants=())).ok
+    once = OpCase("ScatterND", (((5,), F), ints(1, -1).reshape(2, 1), ((2,), F)), constants=(1,))
+    assert supported(once).ok
+
+
+def test_of_updates_to_one_place_the_last_wins() -> None:
+    x, updates = np.zeros(3, np.float32), np.array([1, 2, 3], np.float32)
+    got = registry.run("ScatterElements", "", 18, {}, [x, ints(1, 1, 1), updates], 1)[0]
+    np.testing.assert_array_equal(np.asarray(got), [0, 3, 0])
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs"),
+    [
+        ("Gather", [np.zeros((3, 2)), ints(3)]),
+        ("Gather", [np.zeros((3, 2)), ints(-4)]),
+        ("GatherElements", [np.zeros(3), ints(3)]),
+        ("GatherND", [np.zeros(3), ints(-4).reshape(1, 1)]),
+        ("ScatterElements", [np.zeros(3), ints(3), np.ones(1)]),
+        ("ScatterND", [np.zeros(3), ints(3).reshape(1, 1), np.ones(1)]),
+    ],
+)
+def test_indices_outside_are_errors_on_the_cpu(op: str, inputs: list[Any]) -> None:
+    with pytest.raises(IndexError, match="out of bounds"):
+        registry.run(op, "", OpCase(op, ()).since, {}, inputs, 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["Gather", "GatherElements"])
+def test_indices_outside_give_zero_on_the_gpu(op: str) -> None:
+    shape = (3,) if op == "GatherElements" else (3, 2)
+    indices = np.array([0, 3, -4, 2**30, -(2**31), 2], np.int32)
+
+    def oracle(x: Any, where: Any) -> Any:
+        inside = ((where >= -3) & (where < 3)).reshape((-1,) + (1,) * (len(shape) - 1))
+        return np.where(inside, x[np.clip(where, -3, 2)], 0)
+
+    import engine
+    from tests.ops.harness import arrays, build_model, feeds
+
+    case = OpCase(op, ((shape, F), indices))
+    values = arrays(case)
+    with engine.InferenceSession(build_model(case), device="gpu", require_gpu=True) as session:
+        (got,) = session.run(None, feeds(case, values))
+    np.testing.assert_array_equal(got, oracle(*values))
+
+
+CONTENTS = [
+    OpCase("Gather", (ints(4, 5, 6), np.array(-1)), constants=(1,)),
+    OpCase("Gather", (ints(4, 5, 6), np.array([[0, 2]])), constants=(1,)),
+    OpCase("GatherElements", (ints(4, 5, 6), ints(-1, 0)), constants=(1,)),
+    OpCase("GatherND", (ints(4, 5, 6), np.array([[1], [-1]])), constants=(1,)),
+]
+
+
+@pytest.mark.parametrize("case", CONTENTS, ids=case_id)
+def test_contents(case: OpCase) -> None:
+    check_evaluate(case)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        OpCase("Gather", (((3, 2), F), ints(0)), {"axis": 2}),
+        OpCase("Gather", (((), F), ints(0))),
+        OpCase("GatherND", (((3,), F), np.array([[0, 0]]))),
+    ],
+    ids=case_id,
+)
+def test_wrong_shapes_are_refused(case: OpCase) -> None:
+    with pytest.raises(ShapeError, match=case.op):
+        inferred(case)
+
+
+def test_compress_takes_what_the_condition_says() -> None:
+    case = OpCase("Compress", (((3, 4), F), np.array([True, False, True])), {"axis": 1})
+    check_cpu(case)
+    check_infer(case)
+    check_cpu(OpCase("Compress", (((3, 4), F), np.array([False, True, True, False, True]))))
