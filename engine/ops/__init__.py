@@ -271,7 +271,8 @@ class OpDef:
             it, each element once, so elementwise consumers may be fused into it.
         scratch: storage buffers that `lower` binds beyond the node's own tensors.
         flops: floating point operations of one run, for costs; None: one per output element.
-        variadic: the operator takes any number of inputs (`Sum`, `Max`, `Concat`).
+        variadic: any number of inputs or outputs (`Sum`, `Concat`, `Split`): `lower` keeps to the
+            limit of storage buffers by itself.
         random: never folded or merged.
         tolerance: largest error over the largest magnitude, against the reference in float64.
     """

@@ -372,6 +372,7 @@ register(
         lower=_lower_split,
         dtypes=ALL,
         shape_inputs=(1,),
+        variadic=True,
         tolerance=0.0,
     )
 )
