@@ -1,0 +1,115 @@
+"""Softmax, LogSoftmax and Hardmax along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from engine.dims import Dim, Guard, at_least, ceildiv, divisible, product
+from engine.ops import (
+    KernelCall,
+    Lowering,
+    NodeView,
+    OpDef,
+    Stage,
+    Support,
+    linear,
+    register,
+    yes_if,
+)
+from engine.ops._shapes import infer_same
+from engine.ops._variants import MAX_TRIPS, choose
+from engine.ops.reduce import WORKGROUP, by_workgroup
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The tensor as [rows / stride, count, stride]."""
+
+    rows: Dim
+    count: Dim
+    stride: Dim
+
+
+def _rows(view: NodeView) -> _Rows:
+    shape = view.shape(0)
+    axis = view.axis(len(shape), -1)
+    if not shape:
+        return _Rows(1, 1, 1)
+    stride = product(shape[axis + 1 :])
+    return _Rows(product(shape[:axis]) * stride, shape[axis], stride)
+
+
+def _lower(view: Lowering) -> Sequence[Stage]:
+    found = _rows(view)
+    flags = frozenset({"LOG"}) if view.node.op_type == "LogSoftmax" else frozenset()
+    contiguous = found.stride == 1
+    vectors = divisible(found.count, 4)
+
+    def call(shared: bool, wide: bool, *when: Guard) -> KernelCall:
+        width = (4 if wide else 1) * (WORKGROUP if shared else 1)
+        return KernelCall(
+            "softmax_workgroup" if shared else "softmax",
+            {"input": view.node.inputs[0], "output": view.node.outputs[0]},
+            {"rows": found.rows, "count": found.count, "stride": found.stride},
+            linear(found.rows * WORKGROUP if shared else found.rows, WORKGROUP),
+            flags | ({"VEC4"} if wide else set()),
+            trips=ceildiv(found.count, width) * 3,
+            when=(vectors, *when) if wide else when,
+        )
+
+    long = by_workgroup(found.rows, found.count, contiguous)
+    fits = at_least(MAX_TRIPS, found.count * 3)
+    widths = (True, False) if contiguous else (False,)
+    orders = ((True, long), (False, (fits,)), (True, ()))
+    return [choose([call(shared, wide, *when) for shared, when in orders for wide in widths])]
+
+
+def _lower_hardmax(view: Lowering) -> Sequence[Stage]:
+    found = _rows(view)
+    call = KernelCall(
+        "softmax_hardmax",
+        {"input": view.node.inputs[0], "output": view.node.outputs[0]},
+        {"rows": found.rows, "count": found.count, "stride": found.stride},
+        linear(found.rows, WORKGROUP),
+        trips=found.count * 2,
+    )
+    return [(call,)]
+
+
+def _supports(view: NodeView) -> Support:
+    found = _rows(view)
+    limit = MAX_TRIPS // 3 * WORKGROUP
+    return yes_if(at_least(limit, found.count, f"a row has at most {limit} elements"))
+
+
+def _supports_hardmax(view: NodeView) -> Support:
+    limit = MAX_TRIPS // 2
+    return yes_if(at_least(limit, _rows(view).count, f"a row has at most {limit} elements"))
+
+
+for _op in ("Softmax", "LogSoftmax"):
+    register(
+        OpDef(
+            _op,
+            since=13,
+            infer=infer_same,
+            lower=_lower,
+            supports=_supports,
+            epilogue=True,
+            flops=lambda view: product(view.shape(0)) * 40,
+            tolerance=2e-6,
+        )
+    )
+register(
+    OpDef(
+        "Hardmax",
+        since=13,
+        infer=infer_same,
+        lower=_lower_hardmax,
+        supports=_supports_hardmax,
+        epilogue=True,
+        flops=lambda view: product(view.shape(0)) * 3,
+        tolerance=0.0,
+    )
+)
