@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from math import prod
 from pathlib import Path
 from typing import Literal
 
@@ -137,17 +138,12 @@ class Sizes:
     """Element counts of the tensors of a graph at one binding; unbound symbols are assumed."""
 
     def __init__(self, graph: Graph, binding: Mapping[str, int] | None = None) -> None:
-        sizes = {
-            name: value.tensor.size
-            for name, value in graph.values.items()
-            if value.tensor is not None and value.tensor.size is not None
-        }
-        self._counts = dict(zip(sizes, evaluate_all(sizes.values(), binding), strict=True))
-        self._host = {
-            name: value.tensor.dtype.nbytes
-            for name, value in graph.values.items()
-            if value.tensor is not None
-        }
+        tensors = {n: v.tensor for n, v in graph.values.items() if v.tensor is not None}
+        shapes = {n: t.shape for n, t in tensors.items() if t.shape is not None}
+        every = list(dict.fromkeys(dim for shape in shapes.values() for dim in shape))
+        number = dict(zip(every, evaluate_all(every, binding), strict=True))
+        self._counts = {n: prod(number[d] for d in shape) for n, shape in shapes.items()}
+        self._host = {n: t.dtype.nbytes for n, t in tensors.items()}
 
     def count(self, name: str) -> int:
         """Elements of a value; 0 where its shape is unknown."""

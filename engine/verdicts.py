@@ -7,13 +7,14 @@ asks the operator's own `supports`. `roles` finds the nodes that only work out s
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Literal
 
 from engine import dims, ops
 from engine.costs import GPU_ELEMENT_NBYTES
 from engine.dims import Dim, Guard
 from engine.errors import ShapeError
-from engine.ir import Graph, Node
+from engine.ir import Graph, Node, Shape
 from engine.ops import NodeView, OpDef, Support
 from engine.ranges import Ranges
 from engine.target import Target
@@ -122,10 +123,10 @@ def _check_type(graph: Graph, name: str, op: OpDef, *, is_input: bool) -> Iterat
 
 def _check_size(graph: Graph, name: str, target: Target) -> Iterator[str | Guard]:
     tensor = graph.tensor(name)
-    if tensor is None or tensor.size is None:
+    if tensor is None or tensor.shape is None:
         return
     limit = min(target.max_storage_buffer_binding_size, target.max_buffer_size)
-    nbytes = tensor.size * GPU_ELEMENT_NBYTES
+    nbytes = _gpu_nbytes(tensor.shape)
     if isinstance(nbytes, int):
         if nbytes > limit:
             yield (
@@ -135,6 +136,12 @@ def _check_size(graph: Graph, name: str, target: Target) -> Iterator[str | Guard
     else:
         why = f"{name!r} ({tensor}) takes at most {limit / _MIB:.1f} MiB"
         yield dims.at_least(limit, nbytes, why)
+
+
+@lru_cache(maxsize=1024)
+def _gpu_nbytes(shape: Shape) -> Dim:
+    """Bytes of a buffer; cached, for a graph has few shapes and products of dims are slow."""
+    return dims.product(shape) * GPU_ELEMENT_NBYTES
 
 
 def _decide(support: Support, numbers: Mapping[Dim, int], binding: Mapping[str, int]) -> Support:
