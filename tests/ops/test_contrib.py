@@ -1,0 +1,24 @@
+"""Types of the com.microsoft operators agree with what their NumPy functions return."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.ops import lookup
+from tests.cpu_fallback.test_contrib import CASES, MS
+from tests.ops.harness import OpCase, case_id, check_infer
+
+TYPED = [
+    OpCase(op, tuple(inputs), attrs, domain=MS, opset=1)
+    for op, inputs, attrs in CASES
+    if lookup(op, 1, MS) is not None
+]
+
+
+@pytest.mark.parametrize("case", TYPED, ids=case_id)
+def test_types(case: OpCase) -> None:
+    check_infer(case)
+
+
+def test_every_typed_operator_has_a_case() -> None:
+    assert {"Gelu", "FusedMatMul", "MatMulNBits", "DynamicQuantizeMatMul"} <= {c.op for c in TYPED}
