@@ -1,0 +1,237 @@
+"""MatMul and Gemm: combinations of ranks, tails of tiles, broadcasting, the choice of tiles."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cpu_fallback import registry
+from engine import dims
+from engine.errors import ShapeError
+from engine.ops import NodeView, lookup
+from engine.ops.matmul import Product, product_stage, tiles
+from tests.cpu_fallback.node_cases import cases_of, failures
+from tests.ops.harness import (
+    OpCase,
+    case_id,
+    check_cpu,
+    check_engine_cpu,
+    check_gpu,
+    check_infer,
+    inferred,
+    supported,
+)
+
+F = "float32"
+
+
+def matmul(a: tuple[int, ...], b: tuple[int, ...], kind: str = F, **changes: Any) -> OpCase:
+    return OpCase("MatMul", ((a, kind), (b, kind))).replace(**changes)
+
+
+def gemm(
+    rows: int,
+    columns: int,
+    inner: int,
+    c: tuple[int, ...] | None = None,
+    constants: tuple[int, ...] = (),
+    kind: str = F,
+    **attrs: Any,
+) -> OpCase:
+    a = (inner, rows) if attrs.get("transA") else (rows, inner)
+    b = (columns, inner) if attrs.get("transB") else (inner, columns)
+    inputs = ((a, kind), (b, kind)) if c is None else ((a, kind), (b, kind), (c, kind))
+    name = f"{rows}x{inner}x{columns}{c}{constants}{kind}{attrs}".replace(" ", "")
+    return OpCase("Gemm", inputs, attrs, constants=constants, name=name)
+
+
+CASES = [
+    matmul((37, 113), (113, 41)),
+    matmul((8, 12), (12, 8)),
+    matmul((1, 1), (1, 1)),
+    matmul((1, 64), (64, 1000)),
+    matmul((3, 63), (63, 9)),
+    matmul((4, 1280), (1280, 100)),
+    matmul((65, 33), (33, 340)),
+    matmul((64, 36), (36, 516)),
+    matmul((300, 4), (4, 1)),
+    matmul((37, 64), (64,)),
+    matmul((64,), (64,)),
+    matmul((64,), (64, 37)),
+    matmul((64,), (2, 64, 5)),
+    matmul((2, 3, 7), (7,)),
+    matmul((2, 3, 37, 16), (2, 3, 16, 37)),
+    matmul((2, 1, 5, 8), (3, 8, 12)),
+    matmul((5, 8), (2, 3, 8, 4)),
+    matmul((2, 3, 7, 5), (5, 6)),
+    matmul((2, 3, 7, 5), (1, 1, 5, 6)),
+    matmul((2, 5, 8), (2, 8, 1)),
+    matmul((2, 1, 4, 1, 3, 8), (1, 5, 1, 2, 8, 3)),
+    matmul((1, 2, 1, 2, 1, 2, 3, 5), (2, 1, 2, 1, 2, 1, 5, 3)),
+    matmul((0, 5), (5, 4)),
+    matmul((3, 0), (0, 4)),
+    matmul((3, 4), (4, 0)),
+    matmul((12, 20), (20, 24), "int32"),
+    matmul((3, 20), (20, 24), "uint32"),
+    *(
+        gemm(m, n, k, (n,), transA=a, transB=b)
+        for m, n, k in ((37, 41, 19), (8, 12, 16), (3, 20, 13), (40, 1, 24))
+        for a in (0, 1)
+        for b in (0, 1)
+    ),
+    *(gemm(8, 12, 16, c, alpha=0.5, beta=0.25) for c in ((), (1,), (12,), (8, 1), (1, 12))),
+    gemm(8, 12, 16, (8, 12), alpha=0.5, beta=0.25),
+    gemm(8, 13, 16, (8, 13), beta=-2.0),
+    gemm(7, 12, 16, (12,), (1, 2), transB=1),
+    gemm(7, 12, 16, (12,), (0, 1), transA=1, transB=1),
+    gemm(7, 12, 16, alpha=2.0),
+    gemm(40, 1, 24, (40, 1)),
+    gemm(40, 1, 24, (1, 1)),
+    gemm(5, 3, 8, (3,), kind="int32", alpha=2.0, beta=3.0),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_cpu(case: OpCase) -> None:
+    check_cpu(case)
+    check_engine_cpu(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_infer(case: OpCase) -> None:
+    check_infer(case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_gpu(case: OpCase, dynamic: bool) -> None:
+    check_gpu(case, dynamic=dynamic)
+
+
+@pytest.mark.parametrize("op_type", ["MatMul", "Gemm"])
+def test_node_suite(op_type: str) -> None:
+    assert failures(cases_of(op_type)) == {}
+
+
+@pytest.mark.gpu
+@settings(max_examples=20)
+@given(st.data())
+def test_any_sizes(data: st.DataObject) -> None:
+    size = st.sampled_from([1, 2, 3, 4, 5, 8, 9, 16, 31, 64, 65, 130])
+    m, k, n = data.draw(size), data.draw(size), data.draw(size)
+    batch = data.draw(st.sampled_from([((), ()), ((2,), (2,)), ((3,), ()), ((2, 1), (3,))]))
+    case = matmul((*batch[0], m, k), (*batch[1], k, n))
+    check_gpu(case, dynamic=data.draw(st.booleans()))
+
+
+@pytest.mark.gpu
+def test_more_workgroups_than_one_dimension_has() -> None:
+    check_gpu(matmul((70000, 3, 2), (70000, 2, 3)))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("shape", [(5, 8), (4, 8)])
+def test_nan_and_infinity_pass(shape: tuple[int, int]) -> None:
+    a = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    a[1, 2], a[2, 3], a[3, 4] = np.nan, np.inf, -np.inf
+    check_gpu(OpCase("MatMul", (a, ((8, 12), F))))
+
+
+def test_beta_zero_leaves_c_out() -> None:
+    a, b = np.ones((2, 3), np.float32), np.ones((3, 2), np.float32)
+    c = np.full(2, np.nan, np.float32)
+    got = registry.run("Gemm", "", 13, {"beta": 0.0}, [a, b, c], 1)[0]
+    np.testing.assert_array_equal(np.asarray(got), np.full((2, 2), 3.0))
+    check_gpu(OpCase("Gemm", (a, b, c), {"beta": 0.0}, oracle=lambda *_: np.full((2, 2), 3.0)))
+
+
+def test_half_precision_is_summed_in_single() -> None:
+    a = np.full((1, 4096), 1.0, np.float16)
+    b = np.full((4096, 1), 0.25, np.float16)
+    got = registry.run("MatMul", "", 13, {}, [a, b], 1)[0]
+    assert isinstance(got, np.ndarray) and got.dtype == np.float16 and got.item() == 1024.0
+
+
+def test_integers_with_broken_factors_are_refused() -> None:
+    assert "alpha" in supported(gemm(5, 3, 8, kind="int32", alpha=0.5)).reason
+    assert supported(gemm(5, 3, 8, kind="int32", alpha=2.0)).ok
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        matmul((2, 3), (4, 5)),
+        matmul((2, 3, 4), (3, 4, 5)),
+        matmul((), (3,)),
+        gemm(2, 3, 4).replace(inputs=(((2, 4), F), ((5, 3), F))),
+        gemm(2, 3, 4).replace(inputs=(((2, 2, 4), F), ((4, 3), F))),
+    ],
+    ids=case_id,
+)
+def test_wrong_shapes_are_refused(case: OpCase) -> None:
+    with pytest.raises(ShapeError, match=case.op):
+        inferred(case)
+
+
+def test_flops_count_multiplications_and_additions() -> None:
+    for case, want in ((matmul((2, 3, 4), (4, 5)), 240), (gemm(3, 5, 4, transA=1), 120)):
+        graph, node, _ = inferred(case)
+        op = lookup(case.op)
+        assert op is not None and op.flops is not None
+        assert op.flops(NodeView(graph, node)) == want
+
+
+def sized(rows: dims.Dim, columns: dims.Dim, inner: dims.Dim, **changes: Any) -> Product:
+    base = Product("f32", "a", "b", rows, columns, inner)
+    return dataclasses.replace(base, **changes)
+
+
+def test_known_sizes_have_one_way() -> None:
+    ways = list(tiles(sized(128, 768, 768)))
+    assert len(ways) == 1 and not ways[0][1]
+    tile = ways[0][0]
+    assert (tile.rows, tile.columns, tile.workgroup) == (8, 8, (64, 1))
+    assert tile.inner_by_four and tile.columns_by_four and not tile.shared
+
+
+def test_few_rows_share_the_inner_axis() -> None:
+    assert all(next(tiles(sized(m, 100, 64)))[0].shared for m in (1, 2, 3, 4))
+    assert not next(tiles(sized(5, 100, 64)))[0].shared
+    assert next(tiles(sized(3, 100, 64)))[0].rows == 3
+
+
+def test_small_results_get_small_tiles() -> None:
+    tile = next(tiles(sized(16, 16, 64)))[0]
+    assert (tile.rows, tile.columns) == (4, 4)
+
+
+@pytest.mark.parametrize("b_transposed", [False, True])
+@pytest.mark.parametrize("a_transposed", [False, True])
+def test_open_sizes_have_a_way_that_always_works(a_transposed: bool, b_transposed: bool) -> None:
+    m, n, k = (dims.symbol(name) for name in "mnk")
+    product = sized(m, n, k, a_transposed=a_transposed, b_transposed=b_transposed)
+    calls = product_stage(product, "y")
+    assert 2 < len(calls) <= 32
+    assert not calls[-1].when and all(call.when for call in calls[:-1])
+    for binding in ({"m": 1, "n": 1, "k": 1}, {"m": 64, "n": 512, "k": 64}):
+        chosen = next(c for c in calls if all(g.holds(binding) for g in c.when))
+        shared = chosen.shader == "matmul_rows"
+        assert shared == (binding["m"] <= 4)
+        assert dims.evaluate(chosen.params["tasks"], binding) >= 1  # type: ignore[arg-type]
+
+
+def test_one_column_becomes_one_row() -> None:
+    (call,) = product_stage(sized(40, 1, 24), "y")
+    assert call.shader == "matmul_rows" and dict(call.tensors) == {"a": "b", "b": "a", "y": "y"}
+    assert call.params["rows"] == 1 and call.params["columns"] == 40
+
+
+def test_trips_are_bounded() -> None:
+    (call,) = product_stage(sized(128, 768, 768), "y")
+    assert call.trips == 768 // 4 + 5
