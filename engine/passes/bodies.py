@@ -24,6 +24,11 @@ Kinds = list[ValueType | None]
 Rule = Callable[["Inference", Node, Mapping[str, Value]], tuple[Node, Kinds]]
 
 
+def has_rule(node: Node) -> bool:
+    """Whether `infer_bodies` knows the operator."""
+    return not node.domain and node.op_type in _RULES
+
+
 def infer_bodies(
     state: Inference, node: Node, values: dict[str, Value]
 ) -> tuple[Node, list[Node] | None]:
@@ -32,9 +37,7 @@ def infer_bodies(
     Returns: `node` with typed bodies, its outputs' types set in `values`; or also the nodes to put
         in its place, if it is an If with a constant condition.
     """
-    rule = _RULES.get(node.op_type) if not node.domain else None
-    if rule is None:
-        return node, None
+    rule = _RULES[node.op_type]
     if rule is _if:
         taken = _condition(state, node, values[node.inputs[0]])
         if taken is not None:

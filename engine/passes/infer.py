@@ -2,8 +2,8 @@
 
 Sizes are symbolic: `OpDef.infer` works on dims, `OpDef.evaluate` on the contents of small integer
 tensors, so that chains of Shape, Gather, Concat and Reshape come out as expressions. An operator
-without a rule is given to onnx's own inference, with its sizes as names first; where those do not
-suffice, with the numbers of `binding`, under guards. What data decide becomes a fresh symbol.
+without a rule is given to onnx's own inference (`engine.passes.defaults`); where that takes
+numbers, with those of `binding`, under guards. What data decide becomes a fresh symbol.
 """
 
 from __future__ import annotations
@@ -17,22 +17,13 @@ from cpu_fallback import registry
 from engine import dims, dtypes, ops
 from engine.dims import Dim, Guard
 from engine.errors import ModelError, ShapeError
-from engine.exporter import onnx_types
-from engine.importer.types import FreshDims, value_type
-from engine.ir import Array, Graph, Node, TensorType, Value, ValueType
+from engine.ir import Graph, Node, TensorType, Value, ValueType
 from engine.passes import bodies
 from engine.passes.base import PassResult, merge_guards
-from engine.passes.symbols import (
-    NamedDims,
-    bind_type,
-    dims_of,
-    is_typed,
-    substitute_type,
-    symbols_in,
-)
+from engine.passes.defaults import UNKNOWN, is_complete, onnx_kinds, probe
+from engine.passes.symbols import bind_type, dims_of, is_typed, substitute_type, symbols_in
 
 SMALL_SIZE = 65536
-DATA_SIZE = 4096
 _GROWTH = 4
 _WEIGHT_OPS = frozenset({"Cast", "CastLike", "ConstantOfShape", "DequantizeLinear"})
 _FAILURES = (registry.UnsupportedOp, ValueError, TypeError, ArithmeticError, IndexError)
@@ -107,7 +98,7 @@ class Inference:
         kept: list[Node] = []
         while todo:
             node = todo.pop()
-            if node.bodies:
+            if bodies.has_rule(node):
                 node, inlined = bodies.infer_bodies(self, node, values)
                 if inlined is not None:
                     self.applied.append(f"If {node.name or node.key} has a constant condition")
@@ -214,44 +205,33 @@ class Inference:
         return not all(is_typed(values[n]) for n in node.inputs if n)
 
     def _by_onnx(self, work: Graph, node: Node, values: Mapping[str, Value]) -> Kinds:
-        """Types from onnx's inference: with sizes as names, else as numbers under guards."""
-        names = [n for n in dict.fromkeys(node.inputs) if n]
-        types = {n: k for n in names if (k := values[n].type) is not None}
-        if len(types) < len(names):
+        """Types from onnx's inference: what holds for all sizes, else those of the binding, under
+        guards."""
+        inputs = {n: values[n] for n in node.inputs if n}
+        if any(v.type is None for v in inputs.values()):
             return [None] * len(node.outputs)
-        data = {
-            n: a for n in names if (a := values[n].constant) is not None and a.size <= DATA_SIZE
-        }
-        named = NamedDims()
-        hidden = {n: named.hide(k) for n, k in types.items()}
-        found, complete = self._ask(work, node, hidden, data)
         symbols = self._symbols(node, values)
-        if not complete and symbols and symbols <= self.binding.keys():
-            bound = {n: self._bound(values[n]) for n in names}
-            types = {n: v.type for n, v in bound.items() if v.type is not None}
-            contents = {n: v.constant for n, v in bound.items() if v.constant is not None}
-            data = {n: a for n, a in contents.items() if a.size <= DATA_SIZE}
-            found, _ = self._ask(work, node, types, data)
+        if not symbols:
+            return self._reveal(node, onnx_kinds(node, inputs, work.opset))
+        found = probe(node, inputs, work.opset)
+        if not all(is_complete(k) for k, n in zip(found, node.outputs, strict=True) if n) and (
+            symbols <= self.binding.keys()
+        ):
+            bound = {n: self._bound(v) for n, v in inputs.items()}
+            found = onnx_kinds(node, bound, work.opset)
             self._guard(node, symbols)
-        return [self._reveal(k, n, named) for k, n in zip(found, node.outputs, strict=True)]
+        return self._reveal(node, found)
 
-    @staticmethod
-    def _ask(
-        work: Graph, node: Node, types: Mapping[str, ValueType], data: Mapping[str, Array]
-    ) -> tuple[Kinds, bool]:
-        """What onnx says of the outputs, and whether it says all of their sizes."""
-        protos = onnx_types(node, types, data, work.opset)
-        if protos is None:
-            return [None] * len(node.outputs), True
-        gaps = FreshDims(())
-        found: Kinds = [
-            None if p is None else value_type(p, n, gaps, zero=True)
-            for p, n in zip(protos, node.outputs, strict=True)
-        ]
-        wanted = [k for k, n in zip(found, node.outputs, strict=True) if n]
-        return found, not gaps.made and all(
-            k is not None and not (isinstance(k, TensorType) and k.shape is None) for k in wanted
-        )
+    def _reveal(self, node: Node, found: Kinds) -> Kinds:
+        """Types with a symbol for each size that was left open."""
+        kinds: Kinds = []
+        for kind, name in zip(found, node.outputs, strict=True):
+
+            def size(axis: int, dim: Dim, name: str = name) -> Dim:
+                return self.fresh(f"{name}_{axis}") if dim == UNKNOWN else dim
+
+            kinds.append(substitute_type(kind, size))
+        return kinds
 
     def _guard(self, node: Node, symbols: frozenset[str]) -> None:
         reason = f"{node.op_type} {node.name or node.key!r} has no symbolic shape rule"
@@ -259,15 +239,6 @@ class Inference:
             size = self.binding[symbol]
             why = f"{symbol} == {size}: {reason}"
             self.guards.append(dims.equal(dims.symbol(symbol), size, why))
-
-    def _reveal(self, kind: ValueType | None, name: str, named: NamedDims) -> ValueType | None:
-        def size(axis: int, dim: Dim) -> Dim:
-            if isinstance(dim, int):
-                return dim
-            known = named.reveal(dim)
-            return self.fresh(f"{name}_{axis}") if known is None else known
-
-        return substitute_type(kind, size)
 
     def _fold(self, work: Graph, node: Node, values: dict[str, Value]) -> bool:
         """Gives outputs their contents; whether all of them are constants now."""

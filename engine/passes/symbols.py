@@ -1,4 +1,4 @@
-"""Symbols in types: which there are, replacing them, and hiding expressions behind names."""
+"""Symbols in types: which there are, and replacing them."""
 
 from __future__ import annotations
 
@@ -50,36 +50,3 @@ def is_typed(value: Value) -> bool:
     """Whether the type of a value is known, with its rank if it is a tensor."""
     kind = value.type
     return kind is not None and not (isinstance(kind, TensorType) and kind.shape is None)
-
-
-class NamedDims:
-    """Hides each expression behind a symbol of its own, and finds it again."""
-
-    def __init__(self) -> None:
-        self._names: dict[Dim, Dim] = {}
-        self._dims: dict[Dim, Dim] = {}
-
-    def hide(self, kind: ValueType, inside_sequence: bool = False) -> ValueType:
-        """`kind` with symbols for expressions. Elements of a sequence may differ in size, so
-        theirs are hidden one by one, and can't be found again."""
-        if isinstance(kind, SequenceType):
-            return SequenceType(self.hide(kind.element, True))
-        if isinstance(kind, OptionalType):
-            return OptionalType(self.hide(kind.element, inside_sequence))
-        if kind.shape is None:
-            return kind
-        return TensorType(kind.dtype, tuple(self._hide(d, inside_sequence) for d in kind.shape))
-
-    def _hide(self, dim: Dim, forget: bool) -> Dim:
-        if isinstance(dim, int):
-            return dim
-        if forget:
-            return dims.symbol("")
-        if dim not in self._names:
-            name = dims.symbol(f"d{len(self._names)}")
-            self._names[dim], self._dims[name] = name, dim
-        return self._names[dim]
-
-    def reveal(self, dim: Dim) -> Dim | None:
-        """What `hide` put behind a symbol, or None."""
-        return self._dims.get(dim)
