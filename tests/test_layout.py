@@ -32,6 +32,7 @@ DECLARATION = re.compile(
 )
 OVERRIDE = re.compile(r"^override (\w+):", re.M)
 CONDITION = re.compile(r"^\s*//# if (?:not )?(\w+)", re.M)
+INCLUDE = re.compile(r"^\s*//# include (\S+)", re.M)
 HEADER_TENSOR = re.compile(r"^(\w+): \[[^\]]*\] \S+")
 PRINTING = ("engine/cli.py", "engine/tools/", "engine/__main__.py")
 
@@ -46,6 +47,14 @@ def header(text: str) -> list[str]:
     return lines
 
 
+def with_includes(text: str) -> str:
+    """The text and that of the library files which it includes, directly or not."""
+    inner = [
+        (ROOT / "shaders" / name).read_text(encoding="utf-8") for name in INCLUDE.findall(text)
+    ]
+    return "\n".join([text, *map(with_includes, inner)])
+
+
 def header_problems(text: str) -> list[str]:
     """What the header of a shader leaves out or says wrongly."""
     lines = header(text)
@@ -57,9 +66,10 @@ def header_problems(text: str) -> list[str]:
     for _, name, _ in DECLARATION.findall(text):
         if not any(m and m.group(1) == name for m in map(HEADER_TENSOR.match, lines)):
             problems.append(f"no line `{name}: [shape] type`")
-    told = re.findall(r"[A-Z][A-Z0-9_]*", fields.get("flags", ""))
-    problems += [f"flag {f} is not in `flags:`" for f in set(CONDITION.findall(text)) - set(told)]
-    problems += [f"`flags:` names {f}, not used" for f in set(told) - set(CONDITION.findall(text))]
+    told = set(re.findall(r"[A-Z][A-Z0-9_]*", fields.get("flags", "")))
+    used = set(CONDITION.findall(with_includes(text)))
+    problems += [f"flag {f} is not in `flags:`" for f in used - told]
+    problems += [f"`flags:` names {f}, not used" for f in told - used]
     return problems
 
 
