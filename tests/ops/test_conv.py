@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import onnx
+import onnx.helper as oh
 import pytest
 
+import engine
 from cpu_fallback import registry
 from engine import dims
 from engine.errors import ShapeError
@@ -21,6 +24,7 @@ from tests.ops.harness import (
     arrays,
     case_id,
     check_cpu,
+    check_gpu,
     check_infer,
     inferred,
     supported,
@@ -155,6 +159,51 @@ def test_cpu(case: OpCase) -> None:
 def test_infer(case: OpCase) -> None:
     check_infer(case)
     check_infer(case.replace(constants=()))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_gpu(case: OpCase, dynamic: bool) -> None:
+    check_gpu(case.replace(constants=()) if dynamic else case, dynamic=dynamic)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("x", "w", "attrs"),
+    [
+        ((1, 4, 9, 12), (6, 4, 3, 3), {"pads": [1, 1, 1, 1]}),
+        ((1, 4, 9, 11), (6, 4, 1, 1), {}),
+        ((1, 6, 9, 12), (6, 1, 3, 3), {"group": 6, "pads": [1, 1, 1, 1]}),
+        ((1, 6, 9, 11), (6, 1, 3, 3), {"group": 6, "strides": [2, 2]}),
+    ],
+    ids=["dense-wide", "pointwise", "depthwise-wide", "depthwise"],
+)
+def test_what_follows_is_computed_where_the_output_is_stored(
+    x: tuple[int, ...], w: tuple[int, ...], attrs: dict[str, Any]
+) -> None:
+    rng = np.random.default_rng(3)
+    weights = rng.standard_normal(w).astype(np.float32)
+    values = rng.standard_normal(x).astype(np.float32)
+    plain = registry.run("Conv", "", 22, attrs, [values, weights], 1)[0]
+    rest = rng.standard_normal(plain.shape).astype(np.float32)
+    nodes = [
+        oh.make_node("Conv", ["x", "w"], ["c"], **attrs),
+        oh.make_node("Add", ["c", "r"], ["s"]),
+        oh.make_node("Relu", ["s"], ["y"]),
+    ]
+    infos = [oh.make_tensor_value_info(n, 1, v.shape) for n, v in (("x", values), ("r", rest))]
+    graph = oh.make_graph(
+        nodes,
+        "chain",
+        infos,
+        [oh.make_tensor_value_info("y", 1, plain.shape)],
+        [onnx.numpy_helper.from_array(weights, "w")],
+    )
+    model = oh.make_model(graph, opset_imports=[oh.make_opsetid("", 22)], ir_version=10)
+    with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+        (got,) = session.run(None, {"x": values, "r": rest})
+    np.testing.assert_allclose(got, np.maximum(plain + rest, 0), atol=1e-4)
 
 
 def test_same_pads_of_symbolic_sizes_are_expressions() -> None:

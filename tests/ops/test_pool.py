@@ -13,7 +13,15 @@ from engine.errors import ShapeError
 from engine.windows import windows
 from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.cpu_fallback.oracle import ort_node
-from tests.ops.harness import OpCase, case_id, check_cpu, check_infer, inferred, supported
+from tests.ops.harness import (
+    OpCase,
+    case_id,
+    check_cpu,
+    check_gpu,
+    check_infer,
+    inferred,
+    supported,
+)
 
 F = "float32"
 WINDOWED = ("MaxPool", "AveragePool", "LpPool")
@@ -23,7 +31,7 @@ GLOBAL = ("GlobalMaxPool", "GlobalAveragePool", "GlobalLpPool")
 def ort(op: str, n_outputs: int, attrs: dict[str, Any]) -> Any:
     """An oracle: the node run by ONNX Runtime, which knows GlobalLpPool up to opset 18 only."""
     opset = 18 if op == "GlobalLpPool" else 22
-    return lambda x: tuple(ort_node(op, [x], n_outputs, opset=opset, **attrs))
+    return lambda x: tuple(ort_node(op, [x], n_outputs, model_opset=opset, **attrs))
 
 
 def pool(op: str, shape: tuple[int, ...], n_outputs: int = 1, **attrs: Any) -> OpCase:
@@ -99,6 +107,14 @@ def test_cpu(case: OpCase) -> None:
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_infer(case: OpCase) -> None:
     check_infer(case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_gpu(case: OpCase, dynamic: bool) -> None:
+    refused = dynamic and case.n_outputs == 2  # indices into unknown sizes may exceed 32 bits
+    check_gpu(case.replace(cpu_only=refused), dynamic=dynamic)
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "GlobalMaxPool"])
