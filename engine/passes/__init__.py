@@ -37,14 +37,12 @@ class PipelineStep:
         function: the pass; or, if `takes_binding`, a function of the graph and the binding.
         reason: why it is there, and why at this place.
         required: later stages count on it, so it can't be disabled.
-        once: runs in the first round only.
     """
 
     name: str
     function: Callable[..., PassResult]
     reason: str
     required: bool = False
-    once: bool = False
     takes_binding: bool = False
 
 
@@ -54,7 +52,6 @@ PIPELINE: tuple[PipelineStep, ...] = (
         canonicalize,
         "one form per operator, so that no later rule has to know old or redundant forms",
         required=True,
-        once=True,
     ),
     PipelineStep(
         "infer",
@@ -136,11 +133,10 @@ def run_passes(
         return result.graph
 
     chosen = [step for step in PIPELINE if step.name not in disable]
-    for round_number in range(MAX_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         changed = False
         for step in chosen:
-            if not (step.once and round_number):
-                graph = run(step, graph)
+            graph = run(step, graph)
         if not changed:
             break
     if changed:

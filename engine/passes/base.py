@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
@@ -44,6 +44,31 @@ def merge_guards(*groups: Iterable[Guard]) -> tuple[Guard, ...]:
     for guard in chain(*groups):
         found.setdefault((guard.kind, guard.expr), guard)
     return tuple(found.values())
+
+
+def in_every_body(graph: Graph, rewrite: Callable[[Graph], PassResult]) -> PassResult:
+    """Runs `rewrite` on the bodies of a graph, innermost first, and on the graph itself."""
+    nodes, results = [], []
+    for node in graph.nodes:
+        attrs = dict(node.attrs)
+        for name, body in node.bodies.items():
+            result = in_every_body(body, rewrite)
+            if result.graph is not body:
+                attrs[name] = result.graph
+                results.append(result)
+        if any(attrs[k] is not node.attrs[k] for k in attrs):
+            bodies = (b for b in attrs.values() if isinstance(b, Graph))
+            captures = dict.fromkeys(n for b in bodies for n in b.captures)
+            node = node.replace(attrs=attrs, captures=tuple(captures))
+        nodes.append(node)
+    changed = graph.replace(nodes=tuple(nodes)) if results else graph
+    total = rewrite(changed)
+    return PassResult(
+        total.graph,
+        tuple(line for r in (*results, total) for line in r.applied),
+        tuple(line for r in (*results, total) for line in r.near_misses),
+        merge_guards(*(r.guards for r in (*results, total))),
+    )
 
 
 class Pass(Protocol):
