@@ -20,10 +20,9 @@ from engine.ops import (
     no,
     register,
 )
-from engine.ops.conv_common import (
+from engine.ops._convolution import (
     Geometry,
     Variant,
-    alternatives,
     attributes,
     check_ranks,
     geometry_support,
@@ -34,6 +33,7 @@ from engine.ops.conv_common import (
     trips_of,
     variants,
 )
+from engine.ops._variants import choose
 from engine.tiles import Strip, Tile
 from engine.windows import Windows, windows
 
@@ -96,7 +96,7 @@ def _lower(view: Lowering) -> list[Stage]:
         return [_depthwise(view, geo)]
     stages, packed = packed_weights(view, geo, transposed=False)
     calls = _pointwise(view, geo, packed) if _is_pointwise(geo.win) else _dense(view, geo, packed)
-    return [*stages, alternatives(calls)]
+    return [*stages, choose(calls)]
 
 
 def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
@@ -198,7 +198,7 @@ def _depthwise(view: Lowering, geo: Geometry) -> Stage:
                 when=guards,
             )
         )
-    return alternatives(calls)
+    return choose(calls)
 
 
 def flops(view: NodeView) -> Dim:

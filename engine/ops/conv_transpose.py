@@ -9,9 +9,8 @@ from engine.dims import Dim, bounds, ceildiv, dmax, is_static, product
 from engine.errors import ShapeError
 from engine.ir import TensorType
 from engine.ops import InferView, Lowering, NodeView, OpDef, Stage, Support, no, register
-from engine.ops.conv_common import (
+from engine.ops._convolution import (
     Geometry,
-    alternatives,
     attributes,
     check_ranks,
     geometry_support,
@@ -22,6 +21,7 @@ from engine.ops.conv_common import (
     trips_of,
     variants,
 )
+from engine.ops._variants import choose
 from engine.windows import SAME, Windows, same_pads
 
 
@@ -122,7 +122,7 @@ def _lower(view: Lowering) -> list[Stage]:
         calls.append(
             tile_call(view, "conv_transpose", geo, variant, rows, width, plane, text, packed, more)
         )
-    return [*stages, alternatives(calls)]
+    return [*stages, choose(calls)]
 
 
 def _flops(view: NodeView) -> Dim:

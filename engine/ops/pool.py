@@ -23,7 +23,7 @@ from engine.ops import (
     register,
     yes_if,
 )
-from engine.ops.conv_common import alternatives
+from engine.ops._variants import choose
 from engine.windows import Windows, windows
 
 LIMIT = 65535
@@ -155,7 +155,7 @@ def _pool(
         )
         for wide in (True, False)
     ]
-    return [alternatives(calls)]
+    return [choose(calls)]
 
 
 def _max_pool(view: Lowering) -> list[Stage]:
@@ -236,7 +236,7 @@ def _global_pool(
         text=text,
         trips=ceildiv(size, 2),
     )
-    return [alternatives([shared, alone])]
+    return [choose([shared, alone])]
 
 
 def _scalar(root: str) -> str:

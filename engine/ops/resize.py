@@ -38,8 +38,8 @@ from engine.ops import (
     register,
     yes_if,
 )
-from engine.ops.conv_common import alternatives
-from engine.ops.resize_text import Sampler, Sampling
+from engine.ops._resize_text import Sampler, Sampling
+from engine.ops._variants import choose
 
 MODES = frozenset({"nearest", "linear", "cubic"})
 MOST = {"linear": 3, "cubic": 2}
@@ -308,7 +308,7 @@ def _lower(view: Lowering) -> list[Stage]:
                 when=(divisible(out[-1], 4),) if wide else (),
             )
         )
-    return [alternatives(calls)]
+    return [choose(calls)]
 
 
 def _words(axes: Sequence[tuple[Axis, bool]]) -> dict[str, Dim | float]:

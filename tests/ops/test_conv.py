@@ -15,7 +15,7 @@ from cpu_fallback import registry
 from engine import dims
 from engine.errors import ShapeError
 from engine.ops import Lowering, NodeView, definition
-from engine.ops.conv_common import Geometry, variants
+from engine.ops._convolution import Geometry, variants
 from engine.windows import windows
 from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.cpu_fallback.oracle import ort_node

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -91,19 +91,6 @@ def geometry_support(view: NodeView, geo: Geometry, trips: Dim) -> Support:
         if guard.known is None:
             guards.append(guard)
     return yes_if(*guards) if guards else YES
-
-
-def alternatives(calls: Sequence[KernelCall]) -> Stage:
-    """Calls that can run for some sizes, up to the first that runs for all of them."""
-    kept = []
-    for call in calls:
-        if any(g.known is False for g in call.when):
-            continue
-        open_guards = tuple(g for g in call.when if g.known is None)
-        kept.append(replace(call, when=open_guards))
-        if not open_guards:
-            break
-    return tuple(kept)
 
 
 def packed_weights(view: Lowering, geo: Geometry, transposed: bool) -> tuple[list[Stage], str]:
