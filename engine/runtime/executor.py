@@ -99,6 +99,9 @@ class Executor:
             plan.root(n) for s in plan.steps if isinstance(s, tasks.RunCpu) for n in s.node.reads
         )
         self._bound_cache: dict[tuple[Any, ...], Bound] = {}
+        self.places: dict[str, str] | None = None
+        """Where the values of calls were made, "gpu" or "cpu": keys of nodes, and inputs that were
+        uploaded. None before a call; cleared by whoever reads it."""
 
     @property
     def nbytes(self) -> int:
@@ -119,6 +122,7 @@ class Executor:
         start = time.perf_counter()
         host = {n: v for n, v in feeds.items() if not isinstance(v, DeviceValue)}
         external = {n: v.buffer for n, v in feeds.items() if isinstance(v, DeviceValue)}
+        self._note(external, "gpu")
         context = ExecutionContext(
             host, external, dict(binding), CallTimes(), uses=dict(self._uses)
         )
@@ -137,6 +141,12 @@ class Executor:
         results = {n: self._result(context, n, n in on_device) for n in outputs}
         context.times.total = time.perf_counter() - start
         return results, context.times
+
+    def _note(self, names: Collection[str], place: str) -> None:
+        if self.places is None:
+            self.places = {}
+        for name in names:
+            self.places.setdefault(name, place)
 
     def _step(self, context: ExecutionContext, step: Any) -> None:
         match step:
@@ -238,6 +248,7 @@ class Executor:
                 raise WideInputError(name, str(error)) from error
             self._device().write(self._buffer(context, name), words)
             context.times.uploaded_nbytes += words.nbytes
+        self._note((name,), "gpu")
         self._release(context, name)
 
     def _encode(self, context: ExecutionContext, index: int, dispatch: Dispatch) -> None:
@@ -260,6 +271,7 @@ class Executor:
             context.compute.set_bind_group(0, group)
             context.compute.dispatch_workgroups(*grid)
             context.times.dispatches += 1
+            self._note(dispatch.nodes, "gpu")
 
     def _make_group(
         self, index: int, choice: int, kernel: int, buffers: list[Any]
@@ -346,6 +358,7 @@ class Executor:
         inputs = [self._host(context, n) if n else None for n in node.inputs]
         with context.times.phase("host"):
             outputs = self._compute(context, node, inputs)
+        self._note((node.key,), "cpu")
         for name, value in zip(node.outputs, outputs, strict=False):
             if name:
                 context.host[name] = value

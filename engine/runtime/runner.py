@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from engine.costs import DeviceProfile
 from engine.dims import Guard, evaluate, substitute, symbol, symbols_of
 from engine.dtypes import from_numpy
 from engine.errors import InputError
-from engine.ir import Graph, TensorType, Value
+from engine.ir import Graph, Node, TensorType, Value
 from engine.passes import PipelineResult
 from engine.plan import Plan
 from engine.runtime.constants import ConstantStore
@@ -107,6 +107,30 @@ class Runner:
     def passed(self, plan: Plan) -> PipelineResult:
         """What the passes did to get to the graph of a plan."""
         return next(p.passed for p in self.prepared if p.plan is plan)
+
+    def forget(self) -> None:
+        """Clears what `executed` says, in the bodies too."""
+        for prepared in self.prepared:
+            prepared.executor.places = None
+        for _, runner in self._bodies.values():
+            runner.forget()
+
+    def executed(self) -> Iterator[tuple[Node, str]]:
+        """Nodes run since `forget`, with "gpu" or "cpu", bodies included.
+
+        A view is where the value is whose buffer it shares.
+        """
+        for prepared in self.prepared:
+            places, graph = prepared.executor.places, prepared.plan.graph
+            for node in graph.nodes if places is not None else ():
+                root = prepared.plan.root(node.key)
+                maker = graph.producer.get(root)
+                default = "cpu" if root in graph.inputs else ""
+                place = (places or {}).get(root if maker is None else maker.key, default)
+                if place:
+                    yield node, place
+        for _, runner in self._bodies.values():
+            yield from runner.executed()
 
     def _prepare(
         self, feeds: Mapping[str, Any], options: Options, around: Mapping[str, int]

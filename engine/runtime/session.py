@@ -21,7 +21,7 @@ from engine.errors import DeviceError, EngineError, InputError, UnsupportedOpErr
 from engine.explain import Report, explain
 from engine.importer import load_model
 from engine.importer.types import Declared
-from engine.ir import Array, Graph, OptionalType, SequenceType, TensorType, ValueType
+from engine.ir import Array, Graph, Node, OptionalType, SequenceType, TensorType, ValueType
 from engine.partition import check_all_gpu
 from engine.plan import Plan
 from engine.runtime.constants import ConstantStore
@@ -161,6 +161,7 @@ class InferenceSession:
         with self._locked():
             if self._require_gpu:
                 self._check_placement(self._runner.plan(feeds))
+            self._runner.forget()
             results, self.times = self._runner.run(feeds, names, outputs_on_device)
         return [results[n] for n in names]
 
@@ -228,6 +229,13 @@ class InferenceSession:
         """
         plan = self.plan(input_feed)
         return explain(plan, self._runner.passed(plan), self.device_name)
+
+    def executed(self) -> list[tuple[Node, str]]:
+        """Nodes that the last run computed, and where: "gpu" (in a dispatch) or "cpu".
+
+        Nodes of bodies are among them; what was folded or never needed is not.
+        """
+        return list(self._runner.executed())
 
     @property
     def plans_made(self) -> int:
