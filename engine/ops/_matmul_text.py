@@ -47,6 +47,21 @@ class Tile:
         return range(self.columns // 4)
 
     @property
+    def block(self) -> tuple[int, int]:
+        """Rows and columns of the result that one workgroup computes."""
+        x, y = self.workgroup
+        if self.shared:
+            return self.rows, self.columns * (y if self.along_inner else x)
+        return self.rows * y, self.columns * x
+
+    @property
+    def shares(self) -> int:
+        """Invocations that share the inner axis."""
+        if not self.shared:
+            return 1
+        return self.workgroup[0] if self.along_inner else self.workgroup[1]
+
+    @property
     def along_inner(self) -> bool:
         """Whether x of a workgroup that shares runs along the inner axis, as b is stored."""
         return self.shared and self.b_transposed
@@ -105,7 +120,7 @@ def _starts(tile: Tile) -> Iterator[str]:
 
 
 def _loops(tile: Tile) -> Iterator[str]:
-    parts = tile.workgroup[0] if tile.along_inner else tile.workgroup[1]
+    parts = tile.shares
     first, step = ("0u", "4u") if not tile.shared else ("share * 4u", f"{4 * parts}u")
     whole = "params.inner" if tile.inner_by_four else "whole"
     if not tile.inner_by_four:

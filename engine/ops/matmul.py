@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, dmin, product
 from engine.errors import ShapeError
-from engine.indexing import broadcast_strides, index_map
+from engine.indexing import IndexMap, broadcast_strides, index_map
 from engine.ir import Shape, TensorType, ValueType
 from engine.ops import (
     FLOATS,
@@ -206,15 +206,17 @@ def _tile(p: Product, shape: Shape2D, fours: tuple[bool, ...]) -> Tile:
     )
 
 
-def _call(p: Product, y: str, tile: Tile, when: tuple[Guard, ...]) -> KernelCall:
-    x_lanes, y_lanes = tile.workgroup
-    across = y_lanes if tile.along_inner else x_lanes
-    down = 1 if tile.shared else y_lanes
-    column_blocks = ceildiv(p.columns, tile.columns * across)
-    row_blocks = ceildiv(p.rows, tile.rows * down)
-    tasks = column_blocks * row_blocks * product(p.batch)
-    a_map = index_map("batch_a", p.batch, p.a_batch)
-    b_map = index_map("batch_b", p.batch, p.b_batch)
+@dataclass(frozen=True)
+class Grid:
+    """What does not depend on the tile but on the rows and columns of a workgroup."""
+
+    words: Mapping[str, Dim | float]
+    groups: tuple[Dim, Dim, Dim]
+
+
+def _grid(p: Product, rows: int, columns: int) -> Grid:
+    column_blocks, row_blocks = ceildiv(p.columns, columns), ceildiv(p.rows, rows)
+    tasks = product((column_blocks, row_blocks, *p.batch))
     words: dict[str, Dim | float] = {
         "rows": p.rows,
         "columns": p.columns,
@@ -223,8 +225,19 @@ def _call(p: Product, y: str, tile: Tile, when: tuple[Guard, ...]) -> KernelCall
         "row_blocks": row_blocks,
         "tasks": tasks,
     }
+    return Grid(words, (dmin(tasks, 65535), ceildiv(tasks, 65535), 1))
+
+
+def _call(
+    p: Product,
+    y: str,
+    tile: Tile,
+    when: tuple[Guard, ...],
+    grid: Grid,
+    maps: tuple[IndexMap, IndexMap],
+) -> KernelCall:
     extra: dict[str, tuple[str, Dim | float]] = {
-        name: ("u32", dim) for name, dim in (*a_map.params, *b_map.params)
+        name: ("u32", dim) for name, dim in (*maps[0].params, *maps[1].params)
     }
     if tile.scale:
         extra["alpha"] = (p.kind, p.alpha if p.kind == "f32" else int(p.alpha))
@@ -234,21 +247,21 @@ def _call(p: Product, y: str, tile: Tile, when: tuple[Guard, ...]) -> KernelCall
         extra["c_column"] = ("u32", p.c_strides[1])
     if tile.bias and tile.bias_scale:
         extra["beta"] = (p.kind, p.beta if p.kind == "f32" else int(p.beta))
-    text = {"MAPS": a_map.text + b_map.text, "BODY": body(tile)}
+    x_lanes, y_lanes = tile.workgroup
+    text = {"MAPS": maps[0].text + maps[1].text, "BODY": body(tile)}
     if tile.shared:
         partials = tile.rows * tile.columns // 4 * x_lanes * y_lanes
         text |= {"T": tile.kind, "PARTIALS": str(partials)}
-    parts = (x_lanes if tile.along_inner else y_lanes) if tile.shared else 1
     return KernelCall(
         "matmul_rows" if tile.shared else "matmul",
         {"a": p.a, "b": p.b, "y": y} | ({"c": p.c} if p.c else {}),
-        words | {name: value for name, (_, value) in extra.items()},
-        (dmin(tasks, 65535), ceildiv(tasks, 65535), 1),
+        {**grid.words, **{name: value for name, (_, value) in extra.items()}},
+        grid.groups,
         flags=frozenset({"BIAS"} if p.c else ()),
         text=text,
         overrides={"WORKGROUP_X": x_lanes, "WORKGROUP_Y": y_lanes},
         extra_params=tuple((name, kind) for name, (kind, _) in extra.items()),
-        trips=ceildiv(p.inner, 4 * parts) + 4 + parts,
+        trips=ceildiv(p.inner, 4 * tile.shares) + 4 + tile.shares,
         when=when,
     )
 
@@ -257,7 +270,14 @@ def product_stage(p: Product, y: str) -> Stage:
     """The dispatch of a product into value `y`, with its alternatives."""
     if p.columns == 1 and p.rows != 1:
         p = p.row_result()
-    return tuple(_call(p, y, tile, when) for tile, when in tiles(p))
+    maps = index_map("batch_a", p.batch, p.a_batch), index_map("batch_b", p.batch, p.b_batch)
+    grids: dict[tuple[int, int], Grid] = {}
+    calls = []
+    for tile, when in tiles(p):
+        if tile.block not in grids:
+            grids[tile.block] = _grid(p, *tile.block)
+        calls.append(_call(p, y, tile, when, grids[tile.block], maps))
+    return tuple(calls)
 
 
 def _lower_matmul(view: Lowering) -> Sequence[Stage]:
