@@ -2,7 +2,7 @@
 // spec: ONNX Transpose-25, Expand-13, Tile-13, Slice-13, DepthToSpace-28, SpaceToDepth-28
 // x: [...] any
 // y: [size] any
-// flags: WIDE four neighbours an invocation, SPLAT one element of x for four of y
+// flags: WIDE, SPLAT, FOUR (four elements of y, from neighbours, one, or distant ones of x)
 // dispatch: one workgroup computes WORKGROUP_SIZE elements, or groups of four
 struct Params {
     size: u32,
@@ -30,7 +30,14 @@ fn main(
     let value = load_x(source(i));
     store4_y(i * 4u, vec4(value, value, value, value));
 //# else
+//# if FOUR
+    let at = source(i);
+    let first = vec2(load_x(at), load_x(at + params.step));
+    let last = vec2(load_x(at + 2u * params.step), load_x(at + 3u * params.step));
+    store4_y(i * 4u, vec4(first, last));
+//# else
     store_y(i, load_x(source(i)));
+//# endif
 //# endif
 //# endif
 }

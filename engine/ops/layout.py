@@ -10,7 +10,7 @@ import numpy as np
 from engine.dims import Dim, divisible, product
 from engine.errors import ShapeError
 from engine.indexing import IndexMap, broadcast_strides, index_map, merge_axes, row_major
-from engine.ir import Array, TensorType, ValueType
+from engine.ir import Array, Shape, TensorType, ValueType
 from engine.ops import (
     ALL,
     InferView,
@@ -135,53 +135,89 @@ def copy_stage(
     """
     tensors = {"x": x or view.node.inputs[0], "y": y or view.node.outputs[0]}
     sizes, strides = merge_axes(sizes, strides)
-    calls = [
-        call
-        for flag in ("WIDE", "SPLAT")
-        for call in _four_at_a_time(tensors, sizes, strides, offset, flag)
-    ]
-    if any(not call.when for call in calls):
-        return tuple(calls[: 1 + next(k for k, call in enumerate(calls) if not call.when)])
+    calls: list[KernelCall] = []
+    for call in _by_fours(tensors, sizes, strides, offset):
+        if any(guard.known is False for guard in call.when):
+            continue
+        open_guards = tuple(g for g in call.when if g.known is None)
+        calls.append(dataclasses.replace(call, when=open_guards))
+        if not calls[-1].when:
+            return tuple(calls)
     source = index_map("source", sizes, strides, offset)
-    size = product(sizes)
-    return (*calls, _copy_call(tensors, source, size, frozenset()))
+    return (*calls, _copy_call(tensors, source, product(sizes)))
 
 
 def _copy_call(
-    tensors: Mapping[str, str], source: IndexMap, size: Dim, flags: frozenset[str]
+    tensors: Mapping[str, str],
+    source: IndexMap,
+    size: Dim,
+    flag: str = "",
+    when: Sequence[Dim] = (),
+    step: Dim = 1,
 ) -> KernelCall:
+    """A call of layout_copy.wgsl, if 4 divides every dim in `when`."""
+    words: dict[str, Dim | float] = {"size": size, **dict(source.params)}
+    fields = source.fields
+    if flag == "FOUR":
+        words["step"], fields = step, (*fields, ("step", "u32"))
     return KernelCall(
         "layout_copy",
         tensors,
-        {"size": size, **dict(source.params)},
+        words,
         linear(size),
-        flags=flags,
+        flags=frozenset({flag} if flag else ()),
         text={"MAP": source.text},
-        extra_params=source.fields,
+        extra_params=fields,
+        when=tuple(divisible(d, 4) for d in when),
     )
 
 
-def _four_at_a_time(
-    tensors: Mapping[str, str],
-    sizes: tuple[Dim, ...],
-    strides: tuple[Dim, ...],
-    offset: Dim,
-    flag: str,
+def _by_fours(
+    tensors: Mapping[str, str], sizes: Shape, strides: Shape, offset: Dim
 ) -> Iterator[KernelCall]:
-    """The copy of four neighbours an invocation, if the last axis may allow it."""
-    if not sizes or strides[-1] != (1 if flag == "WIDE" else 0):
+    """Copies of several elements an invocation, best first, with the guards they need."""
+    if not sizes:
         return
-    wide = flag == "WIDE"
-    steps = strides[:-1] if wide else ()
-    guards = [divisible(d, 4) for d in (sizes[-1], *steps, offset if wide else 0)]
-    if any(guard.known is False for guard in guards):
+    inner, step = sizes[-1], strides[-1]
+    groups = (*sizes[:-1], inner // 4)
+    size = product(groups)
+    if step == 1:
+        units = (*(s // 4 for s in strides[:-1]), 1)
+        source = index_map("source", groups, units, offset // 4)
+        yield _copy_call(tensors, source, size, "WIDE", (inner, *strides[:-1], offset))
+    source = index_map("source", groups, (*strides[:-1], step * 4), offset)
+    if step == 0:
+        yield _copy_call(tensors, source, size, "SPLAT", (inner,))
         return
-    sizes = (*sizes[:-1], sizes[-1] // 4)
-    if wide:
-        strides, offset = (*(s // 4 for s in steps), 1), offset // 4
-    source = index_map("source", sizes, strides, offset)
-    call = _copy_call(tensors, source, product(sizes), frozenset({flag}))
-    yield dataclasses.replace(call, when=tuple(g for g in guards if g.known is None))
+    if 1 in strides[:-1]:
+        yield _turn_call(tensors, sizes, strides, offset)
+    yield _copy_call(tensors, source, size, "FOUR", (inner,), step)
+
+
+def _turn_call(tensors: Mapping[str, str], sizes: Shape, strides: Shape, offset: Dim) -> KernelCall:
+    """The copy by blocks of 4 x 4: along the last axis of y, and along that of x."""
+    axis, last = strides.index(1), len(sizes) - 1
+    along = (axis, last)
+    blocks = [d // 4 if k in along else d for k, d in enumerate(sizes)]
+    places = row_major(sizes)
+    maps = (
+        index_map(
+            "source", blocks, [s * 4 if k in along else s for k, s in enumerate(strides)], offset
+        ),
+        index_map("place", blocks, [s * 4 if k in along else s for k, s in enumerate(places)]),
+    )
+    size = product(blocks)
+    others = (s for k, s in enumerate(strides) if k != axis)
+    words = {name: dim for m in maps for name, dim in m.params}
+    return KernelCall(
+        "layout_transpose",
+        tensors,
+        {"size": size, "x_step": strides[-1], "y_step": places[axis], **words},
+        linear(size),
+        text={"MAPS": maps[0].text + maps[1].text},
+        extra_params=maps[0].fields + maps[1].fields,
+        when=tuple(divisible(d, 4) for d in (sizes[axis], sizes[-1], offset, *others)),
+    )
 
 
 def _lower_transpose(view: Lowering) -> Sequence[Stage]:
