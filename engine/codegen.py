@@ -142,7 +142,7 @@ def generate(
     fused = Fused(
         replaces=frozenset([anchor_output or "y"]),
         tensors=tuple(
-            Tensor(n, storages[v].element, v in outputs and outputs[v] == n)
+            Tensor(n, storages[v].element, outputs.get(v) == n, storages[v].growing)
             for n, v in tensors.items()
         ),
         params=tuple(build.fields),

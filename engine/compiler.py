@@ -19,7 +19,7 @@ from engine.ir import Graph, Node
 from engine.ops import Support, definition, no
 from engine.partition import DeviceChoice, partition
 from engine.passes import PIPELINE, PipelineResult, run_passes
-from engine.plan import Plan, build_plan, view_roots
+from engine.plan import Append, Plan, build_plan, view_roots
 from engine.ranges import ranges
 from engine.schedule import binders, schedule
 from engine.target import Target
@@ -35,12 +35,15 @@ class Options:
         disable: names of passes and fusion rules to leave out.
         wide_inputs: int64 inputs whose values did not fit int32, so that they stay on the CPU.
         refused: nodes (by key) that the GPU must not run, with the reason.
+        growing: (input, output) pairs that stay on the device, where the output appends to the
+            input by Concat.
     """
 
     device: DeviceChoice = "auto"
     disable: frozenset[str] = frozenset()
     wide_inputs: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=dict)
+    growing: frozenset[tuple[str, str]] = frozenset()
 
 
 def check_device(device: str) -> DeviceChoice:
@@ -104,7 +107,8 @@ def compile_graph(
     roots = view_roots(graph, lambda n: n.key in views)
     on_gpu = {k for k, v in placed.verdicts.items() if v.device == "gpu"} - views
     live = _live_nodes(graph, on_gpu, views, symbols)
-    fused = fuse(graph, lambda n: n.key in on_gpu & live, target, options.disable)
+    appends = _appends(graph, options, on_gpu & live)
+    fused = fuse(graph, lambda n: n.key in on_gpu & live, target, options.disable, appends)
     cpu_nodes = [n for n in graph.nodes if n.key in live - on_gpu - views]
     sizes = frozenset(n for n, v in graph.values.items() if v.dims is not None)
     constants = {n for n, v in graph.values.items() if v.constant is not None}
@@ -118,7 +122,7 @@ def compile_graph(
     )
     guards: list[Guard] = [*passed.guards, *placed.guards]
     return build_plan(
-        graph, target, placed, fused, scheduled, roots, sizes, guards, symbols, binding
+        graph, target, placed, fused, scheduled, roots, sizes, guards, symbols, binding, appends
     )
 
 
@@ -130,6 +134,31 @@ def input_symbols(graph: Graph) -> tuple[str, ...]:
         for dim in tensor.shape or () if tensor else ():
             found.update(dict.fromkeys(sorted(symbols_of(dim))))
     return tuple(found)
+
+
+def appending_concats(graph: Graph) -> Mapping[str, Append]:
+    """Concats of a graph input and something else that are graph outputs, by their output."""
+    found = {}
+    for node in graph.nodes:
+        if node.op_type != "Concat" or node.domain or len(node.inputs) != 2:
+            continue
+        past, grown = node.inputs[0], node.outputs[0]
+        tensor = graph.tensor(past)
+        if past in graph.inputs and graph.is_output(grown) and tensor is not None:
+            rank = len(tensor.shape or ())
+            axis = int(node.attrs.get("axis", 0))
+            if -rank <= axis < rank and graph.constant(past) is None:
+                found[grown] = Append(past, node.inputs[1], grown, axis % rank)
+    return found
+
+
+def _appends(graph: Graph, options: Options, on_gpu: Collection[str]) -> Mapping[str, Append]:
+    """The Concats that this plan computes by appending in place."""
+    return {
+        grown: append
+        for grown, append in appending_concats(graph).items()
+        if (append.past, grown) in options.growing and grown in on_gpu
+    }
 
 
 def _refusals(

@@ -99,8 +99,11 @@ class _Draft:
 class _Fuser:
     """Joins nodes into drafts in topological order, each node once."""
 
-    def __init__(self, graph: Graph, target: Target, disable: Collection[str]) -> None:
+    def __init__(
+        self, graph: Graph, target: Target, disable: Collection[str], alone: Collection[str]
+    ) -> None:
         self.graph = graph
+        self.alone = set(alone)
         self.limit = target.max_storage_buffers_per_shader_stage
         self.enabled = {name for name, _ in RULES} - set(disable)
         self.order = {name: i for i, n in enumerate(graph.nodes) for name in n.writes}
@@ -110,6 +113,7 @@ class _Fuser:
 
     def add(self, node: Node, on_gpu: bool) -> None:
         shape = None
+        on_gpu = on_gpu and node.key not in self.alone
         elementwise = on_gpu and is_elementwise(node)
         if elementwise or (on_gpu and _has_epilogue(node)):
             tensor = self.graph.tensor(node.outputs[0])
@@ -221,6 +225,7 @@ def fuse(
     on_gpu: Callable[[Node], bool],
     target: Target,
     disable: Collection[str] = (),
+    alone: Collection[str] = (),
 ) -> Fusion:
     """Groups for the nodes of `graph` that run on the GPU.
 
@@ -229,8 +234,9 @@ def fuse(
         on_gpu: which nodes the partition put on the GPU.
         target: for the number of storage buffers a kernel may bind.
         disable: names of `RULES` not to use.
+        alone: keys of nodes to keep in groups of their own.
     """
-    fuser = _Fuser(graph, target, disable)
+    fuser = _Fuser(graph, target, disable, alone)
     for node in graph.nodes:
         fuser.add(node, on_gpu(node))
     groups: dict[int, Group] = {}

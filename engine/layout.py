@@ -29,15 +29,34 @@ class Storage:
     Attributes:
         element: what kernels compute with: "f32", "i32", "u32" or "bool".
         packing: elements per 32-bit word.
-        layout: order of the elements; "row-major" is the ONNX order.
+        layout: order of the elements; "row-major" is the ONNX order, "growing" the same with room
+            for `capacity` indices along `axis`, so that more can be appended in place.
+        axis, capacity: of a growing value.
     """
 
     element: str
     packing: int = 1
     layout: str = "row-major"
+    axis: int = 0
+    capacity: Dim = 0
+
+    @property
+    def growing(self) -> bool:
+        """Whether there may be a gap after each run of `row_size` elements."""
+        return self.layout == "growing"
+
+    def row_size(self, shape: Shape) -> Dim:
+        """Elements of a growing value that lie together."""
+        return product(shape[self.axis :])
+
+    def pitch(self, shape: Shape) -> Dim:
+        """Elements from the start of one row to that of the next."""
+        return self.capacity * product(shape[self.axis + 1 :])
 
     def nbytes(self, shape: Shape) -> Dim:
         """Bytes of a buffer for `shape`, padded to `ALIGNMENT`, and never zero."""
+        if self.growing:
+            shape = (*shape[: self.axis], self.capacity, *shape[self.axis + 1 :])
         words = ceildiv(product(shape), self.packing)
         if words == 0:
             return ALIGNMENT
@@ -57,9 +76,16 @@ class Storage:
 
     def from_device(self, words: memoryview, dtype: DType, shape: tuple[int, ...]) -> Array:
         """A new host array of `dtype` and `shape` from the first words of a buffer."""
-        size = int(np.prod(shape, dtype=np.int64))
-        flat = np.frombuffer(words, dtype=_STORED[self.element], count=size)
-        return flat.astype(dtype.numpy).reshape(shape)
+        room = list(shape)
+        if self.growing:
+            if not isinstance(self.capacity, int):
+                raise PlanError(f"the capacity {self.capacity} is not bound")
+            room[self.axis] = self.capacity
+        size = int(np.prod(room, dtype=np.int64))
+        flat = np.frombuffer(words, dtype=_STORED[self.element], count=size).reshape(room)
+        if self.growing:
+            flat = np.take(flat, range(shape[self.axis]), axis=self.axis)
+        return np.asarray(flat.astype(dtype.numpy).reshape(shape))
 
 
 def storage_of(tensor: TensorType) -> Storage:

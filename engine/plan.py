@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from engine import schedule as tasks
 from engine.codegen import generate
-from engine.dims import Dim, Guard, at_least, symbols_of
+from engine.dims import Dim, Guard, at_least, product, symbol, symbols_of
 from engine.errors import PlanError
 from engine.fusion import Fusion, Group
 from engine.ir import Array, Graph, Node, Shape, TensorType
@@ -69,6 +69,32 @@ class Derived:
 
 
 @dataclass(frozen=True)
+class Append:
+    """A Concat of two, computed by writing `new` behind `past` in the buffer of both.
+
+    Attributes:
+        past: graph input that stays on the device between calls.
+        new: what is appended.
+        grown: the Concat's output, returned on the device.
+        axis: along which it grows.
+    """
+
+    past: str
+    new: str
+    grown: str
+    axis: int
+
+    @property
+    def capacity(self) -> str:
+        """The symbol for how many indices along `axis` the buffer has room for."""
+        return f"{self.grown}:capacity"
+
+    def storage(self, element: str) -> Storage:
+        """How both lie in the buffer."""
+        return Storage(element, layout="growing", axis=self.axis, capacity=symbol(self.capacity))
+
+
+@dataclass(frozen=True)
 class Plan:
     """How a graph runs on a device.
 
@@ -85,6 +111,7 @@ class Plan:
         derived: constants computed from others, by name.
         sizes: values that are written when sizes are bound, never computed: name to its dims.
         scratch: types of buffers that only kernels see.
+        appends: values that grow in place, by name of the grown value.
         binding: the sizes that decided partition and memory.
     """
 
@@ -100,6 +127,7 @@ class Plan:
     derived: Mapping[str, Derived]
     sizes: frozenset[str]
     scratch: Mapping[str, TensorType]
+    appends: Mapping[str, Append]
     partition: Partition
     fusion: Fusion
     binding: Mapping[str, int]
@@ -140,10 +168,18 @@ def view_roots(graph: Graph, is_view: Callable[[Node], bool]) -> Mapping[str, st
 class _Lowerer:
     """Groups to dispatches: collects kernels, scratch values and derived constants."""
 
-    def __init__(self, graph: Graph, target: Target, root: Callable[[str], str]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        root: Callable[[str], str],
+        appends: Mapping[str, Append],
+    ) -> None:
         self.graph = graph
         self.target = target
         self.root = root
+        self.appends = appends
+        self.growing = {n: a for a in appends.values() for n in (a.past, a.grown)}
         self.kernels: dict[str, int] = {}
         self.rendered: list[Kernel] = []
         self.scratch: dict[str, TensorType] = {}
@@ -155,13 +191,18 @@ class _Lowerer:
             tensor = self.scratch.get(name) or self.graph.tensor(name)
             if tensor is None:
                 raise PlanError(f"value {name!r} cannot be on the GPU")
-            self.storages[name] = storage_of(tensor)
+            found = storage_of(tensor)
+            append = self.growing.get(self.root(name))
+            self.storages[name] = found if append is None else append.storage(found.element)
         return self.storages[name]
 
     def lower(self, group: Group) -> list[Dispatch]:
         if group.anchor is None:
             call = self._elementwise_call(group)
             return [self._dispatch(group, (call,), fuse=True)]
+        if group.anchor.key in self.appends:
+            call = self._append_call(self.appends[group.anchor.key])
+            return [self._dispatch(group, (call,), fuse=False)]
         op = definition(group.anchor)
         if op is None or op.lower is None:
             raise PlanError(f"{group.label} has no kernel")
@@ -179,6 +220,18 @@ class _Lowerer:
             raise PlanError(f"{group.label} has no known size")
         size = tensor.size
         return KernelCall("elementwise", {}, {"size": size}, linear(-(-size // 4)))
+
+    def _append_call(self, append: Append) -> KernelCall:
+        past, new, grown = (_shape(self.graph, n) for n in (append.past, append.new, append.grown))
+        size, axis = product(new), append.axis
+        params = {
+            "size": size,
+            "row": product(new[axis:]),
+            "grown_row": product(grown[axis:]),
+            "begin": product(past[axis:]),
+        }
+        tensors = {"x": append.new, "y": append.grown}
+        return KernelCall("slice_append", tensors, params, linear(size))
 
     def _new_scratch(self, tensor: TensorType) -> str:
         name = f"scratch:{len(self.scratch)}"
@@ -230,7 +283,9 @@ class _Lowerer:
             overrides=call.overrides,
             features=call.features,
             fused=fused,
+            growing=[n for n, v in call.tensors.items() if self.storage(v).growing],
         )
+        params.update(self._growing_params(kernel, tensors))
         missing = {name for name, _ in kernel.params} ^ set(params)
         if missing:
             raise PlanError(f"{call.shader}.wgsl and its lowering disagree on params {missing}")
@@ -251,6 +306,17 @@ class _Lowerer:
             call.grid,
             call.trips,
         )
+
+    def _growing_params(self, kernel: Kernel, tensors: Mapping[str, str]) -> Mapping[str, Dim]:
+        """Row and pitch of each tensor with room to grow."""
+        found: dict[str, Dim] = {}
+        for tensor in kernel.tensors:
+            if tensor.growing:
+                root = self.root(tensors[tensor.name])
+                storage, shape = self.storage(root), _shape(self.graph, root)
+                found[f"{tensor.name}_row"] = storage.row_size(shape)
+                found[f"{tensor.name}_pitch"] = storage.pitch(shape)
+        return found
 
     def _fuse(
         self, group: Group, call: KernelCall
@@ -276,6 +342,13 @@ class _Lowerer:
         return fused, (chain.tensors, chain.params)
 
 
+def _shape(graph: Graph, name: str) -> Shape:
+    tensor = graph.tensor(name)
+    if tensor is None or tensor.shape is None:
+        raise PlanError(f"value {name!r} has no known shape")
+    return tensor.shape
+
+
 def build_plan(
     graph: Graph,
     target: Target,
@@ -287,12 +360,13 @@ def build_plan(
     guards: Sequence[Guard],
     symbols: Sequence[str],
     binding: Mapping[str, int],
+    appends: Mapping[str, Append],
 ) -> Plan:
     """Lowers the scheduled groups, renders their kernels and assigns buffers.
 
     Raises: PlanError if a lowering breaks the contract of `KernelCall`; ShaderError for templates.
     """
-    lowerer = _Lowerer(graph, target, lambda n: roots.get(n, n))
+    lowerer = _Lowerer(graph, target, lambda n: roots.get(n, n), appends)
     steps: list[Step] = []
     for task in scheduled:
         if isinstance(task, tasks.RunGpu):
@@ -302,6 +376,7 @@ def build_plan(
                 lowerer.storage(task.value)
             steps.append(task)
     fixed = {n for n, v in graph.values.items() if v.constant is not None} | set(lowerer.derived)
+    fixed |= set(lowerer.growing)
     intervals = _intervals(graph, steps, lowerer, fixed)
     memory = _assign_by_epoch(intervals, epochs(symbols, steps), binding)
     limit = target.max_storage_buffer_binding_size
@@ -311,7 +386,7 @@ def build_plan(
     return Plan(
         graph,
         target,
-        tuple(symbols),
+        (*symbols, *(a.capacity for a in appends.values())),
         tuple(dict.fromkeys([*guards, *(g for g in limits if g.known is not True)])),
         tuple(steps),
         tuple(lowerer.rendered),
@@ -321,6 +396,7 @@ def build_plan(
         lowerer.derived,
         sizes,
         lowerer.scratch,
+        appends,
         partition,
         fusion,
         dict(binding),

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -41,12 +41,21 @@ _STORED = {"f32": "f32", "i32": "i32", "u32": "u32", "bool": "u32"}
 class Tensor:
     """A storage buffer of a kernel: its name in WGSL, element type and access.
 
-    `element` is what `load_` returns: "f32", "i32", "u32" or "bool" (u32 0 or 1 in the buffer).
+    `element` is what `load_` returns: "f32", "i32", "u32" or "bool" (u32 0 or 1 in the buffer). If
+    it is `growing`, rows of `<name>_row` elements lie `<name>_pitch` apart; both become words of
+    Params.
     """
 
     name: str
     element: str
     writable: bool = False
+    growing: bool = False
+
+    @property
+    def params(self) -> tuple[tuple[str, str], ...]:
+        """The words of Params that its accessors read."""
+        names = (f"{self.name}_row", f"{self.name}_pitch") if self.growing else ()
+        return tuple((name, "u32") for name in names)
 
 
 @dataclass(frozen=True)
@@ -177,6 +186,7 @@ def render(
     overrides: Mapping[str, int] | None = None,
     features: Iterable[str] = (),
     fused: Fused = Fused(),
+    growing: Collection[str] = (),
 ) -> Kernel:
     """The kernel that a shader file becomes for given element types.
 
@@ -187,6 +197,7 @@ def render(
         flags, text, overrides: values of the file's flags, fields and override constants.
         features: WebGPU features it needs.
         fused: generated code that replaces accessors.
+        growing: names of tensors with room to grow.
 
     Raises: ShaderError if anything is missing, unused or contradictory.
     """
@@ -197,7 +208,7 @@ def render(
             continue
         if tensor not in elements:
             raise ShaderError(f"{stem}.wgsl: no element type given for {tensor!r}")
-        tensors.append(Tensor(tensor, elements[tensor], writable))
+        tensors.append(Tensor(tensor, elements[tensor], writable, tensor in growing))
     # read-only tensors come first, as in the files
     everything = (*tensors, *fused.tensors)
     ordered = tuple(t for t in everything if not t.writable) + tuple(
@@ -206,6 +217,7 @@ def render(
     files = [source(f.removesuffix(".wgsl")) for f in dict.fromkeys(fused.includes)]
     library = "\n".join(f for f in files if f.strip() not in body)
     fields = _params(stem, body) + fused.params
+    fields += tuple(word for t in ordered for word in t.params)
     core = _UNIFORM.sub("", _STRUCT.sub("", _DECLARATION.sub("", body)))
     whole = core + library + fused.functions
     parts = [_header(core), *_declarations(ordered, fields, whole), _without_header(core)]
@@ -264,6 +276,7 @@ def _declarations(
     accessors = []
     for index, tensor in enumerate(tensors):
         wide = f"load4_{tensor.name}(" in body or f"store4_{tensor.name}(" in body
+        wide = wide and not tensor.growing
         stored = _STORED[tensor.element]
         array = f"vec4<{stored}>" if wide else stored
         access = "read_write" if tensor.writable else "read"
@@ -291,7 +304,28 @@ def _accessors(tensor: Tensor, wide: bool, body: str) -> str:
         f"store_{name}": f"(i: u32, v: {element}) {{ {place} = {value}; }}",
         f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {name}[i >> 2u] = {value4}; }}",
     }
+    if tensor.growing:
+        forms = _growing_forms(tensor)
+        body += "".join(text for f, text in forms.items() if f"{f}(" in body)
     return "\n".join(f"fn {f}{text}" for f, text in forms.items() if f"{f}(" in body)
+
+
+def _growing_forms(tensor: Tensor) -> dict[str, str]:
+    """Accessors of a tensor whose rows have gaps between them; one element at a time."""
+    name, element = tensor.name, tensor.element
+    row, pitch = f"params.{name}_row", f"params.{name}_pitch"
+    place = f"let at = i / {row} * {pitch} + i % {row}; "
+    load = f"{name}[at] != 0u" if element == "bool" else f"{name}[at]"
+    value = "select(0u, 1u, v)" if element == "bool" else "v"
+    lanes = ("x", "y", "z", "w")
+    loads = ", ".join(f"load_{name}(i + {k}u)" for k in range(4))
+    stores = " ".join(f"store_{name}(i + {k}u, v.{lane});" for k, lane in enumerate(lanes))
+    return {
+        f"load_{name}": f"(i: u32) -> {element} {{ {place}return {load}; }}",
+        f"store_{name}": f"(i: u32, v: {element}) {{ {place}{name}[at] = {value}; }}",
+        f"load4_{name}": f"(i: u32) -> vec4<{element}> {{ return vec4<{element}>({loads}); }}",
+        f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {stores} }}",
+    }
 
 
 def _overrides(stem: str, text: str, given: Mapping[str, int]) -> dict[str, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from cpu_fallback import registry
 from engine import schedule as tasks
 from engine.bind import Binder, Bound
+from engine.dims import Table
 from engine.errors import DeviceError, EngineError, PlanError
 from engine.ir import Array, Graph, Node
 from engine.layout import RangeError, Storage
@@ -20,7 +21,7 @@ from engine.runtime.constants import ConstantStore
 from engine.runtime.control import is_control_flow, run_control_flow
 from engine.runtime.device import READBACK, STORAGE, UNIFORM, Device, Pipeline
 from engine.runtime.timing import CallTimes
-from engine.runtime.values import DeviceValue
+from engine.runtime.values import DeviceValue, int_of
 
 
 class WideInputError(EngineError):
@@ -46,6 +47,7 @@ class ExecutionContext:
         bound: the numbers of each epoch bound so far.
         times: where the time goes.
         uses: how often each host value is still read.
+        grown: for outputs that grow in place, the input whose buffer they are in.
         wanted: values of GPU buffers that are needed on the host.
         encoder, compute: the command encoder and compute pass being recorded, if any.
         chosen, shapes: what the epochs bound so far say, together.
@@ -58,6 +60,7 @@ class ExecutionContext:
     times: CallTimes
     bound: list[Bound] = field(default_factory=list)
     uses: dict[str, int] = field(default_factory=dict)
+    grown: dict[str, DeviceValue] = field(default_factory=dict)
     wanted: frozenset[str] = frozenset()
     encoder: Any = None
     compute: Any = None
@@ -98,6 +101,9 @@ class Executor:
         self._host_reads = frozenset(
             plan.root(n) for s in plan.steps if isinstance(s, tasks.RunCpu) for n in s.node.reads
         )
+        self._lengths = {
+            a.grown: Table((plan.shape(a.grown)[a.axis],)) for a in plan.appends.values()
+        }
         self._bound_cache: dict[tuple[Any, ...], Bound] = {}
         self.places: dict[str, str] | None = None
         """Where the values of calls were made, "gpu" or "cpu": keys of nodes, and inputs that were
@@ -121,11 +127,9 @@ class Executor:
         """
         start = time.perf_counter()
         host = {n: v for n, v in feeds.items() if not isinstance(v, DeviceValue)}
-        external = {n: v.buffer for n, v in feeds.items() if isinstance(v, DeviceValue)}
-        self._note(external, "gpu")
-        context = ExecutionContext(
-            host, external, dict(binding), CallTimes(), uses=dict(self._uses)
-        )
+        context = ExecutionContext(host, {}, dict(binding), CallTimes(), uses=dict(self._uses))
+        self._place_device_inputs(context, feeds)
+        self._note(context.external, "gpu")
         context.wanted = self._host_reads | {
             self.plan.root(n) for n in outputs if n not in on_device
         }
@@ -147,6 +151,19 @@ class Executor:
             self.places = {}
         for name in names:
             self.places.setdefault(name, place)
+
+    def _place_device_inputs(self, context: ExecutionContext, feeds: Mapping[str, Any]) -> None:
+        """Buffers of the inputs that are on the device; those that grow get the room they need."""
+        for append in self.plan.appends.values():
+            length = self._lengths[append.grown].evaluate(context.binding)[0]
+            value = feeds[append.past].with_room(append.axis, length)
+            value.filled.count = length
+            context.binding[append.capacity] = int_of(value.storage.capacity)
+            context.external[append.past] = context.external[append.grown] = value.buffer
+            context.grown[append.grown] = value
+        for name, value in feeds.items():
+            if isinstance(value, DeviceValue) and name not in context.external:
+                context.external[name] = value.contiguous().buffer
 
     def _step(self, context: ExecutionContext, step: Any) -> None:
         match step:
@@ -404,7 +421,9 @@ class Executor:
         root = self.plan.root(name)
         if tensor is None:
             raise EngineError(f"output {name!r} is not a tensor, so it cannot stay on the device")
-        if root in context.external and name in context.shapes:
+        if name in context.grown:
+            return replace(context.grown[name], shape=context.shapes[name])
+        if root in context.external and name in context.shapes and root not in context.grown:
             buffer = context.external[root]
             shape = context.shapes[name]
             return DeviceValue(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from engine.bind import LimitError
-from engine.compiler import Options, compile_graph, optimise
+from engine.compiler import Options, appending_concats, compile_graph, optimise
 from engine.costs import DeviceProfile
 from engine.dims import Guard, evaluate, substitute, symbol, symbols_of
 from engine.dtypes import from_numpy
@@ -69,6 +69,7 @@ class Runner:
         self.constants = constants
         self.prepared: list[Prepared] = []
         self.compiled = 0
+        self._appending = appending_concats(self.graph)
         self.lock = threading.RLock()
         self._passed: dict[tuple[Any, ...], PipelineResult] = {}
         self._bodies: dict[int, tuple[Graph, Runner]] = {}
@@ -87,7 +88,7 @@ class Runner:
         Raises: InputError for inputs that contradict the graph; else as `Executor.run`.
         """
         outputs = self.graph.outputs if outputs is None else outputs
-        options = self.options
+        options = replace(self.options, growing=self._growing(feeds, on_device))
         while True:
             prepared, binding = self._prepare(feeds, options, around or {})
             try:
@@ -99,6 +100,16 @@ class Runner:
                 log.info("nodes %s go to the CPU: %s", error.nodes, error)
                 refused = {**options.refused, **dict.fromkeys(error.nodes, str(error))}
                 options = replace(options, refused=refused)
+
+    def _growing(
+        self, feeds: Mapping[str, Any], on_device: Collection[str]
+    ) -> frozenset[tuple[str, str]]:
+        """Pairs of an input and an output, both on the device: the second appends to the first."""
+        return frozenset(
+            (a.past, a.grown)
+            for a in self._appending.values()
+            if a.grown in on_device and isinstance(feeds.get(a.past), DeviceValue)
+        )
 
     def plan(self, feeds: Mapping[str, Any]) -> Plan:
         """The plan that a call with these inputs would use."""
@@ -136,7 +147,8 @@ class Runner:
         self, feeds: Mapping[str, Any], options: Options, around: Mapping[str, int]
     ) -> tuple[Prepared, dict[str, int]]:
         signature = tuple(_kind(feeds.get(n)) for n in self.graph.inputs)
-        key = (signature, options.wide_inputs, tuple(options.refused.items()))
+        kept = options.growing
+        key = (signature, options.wide_inputs, tuple(options.refused.items()), kept)
         for prepared in self.prepared:
             if prepared.signature == key:
                 binding = bind_inputs(prepared.plan.graph, feeds, around)

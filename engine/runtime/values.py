@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,13 @@ from engine.layout import Storage
 from engine.runtime.device import Device
 
 
+@dataclass
+class Filled:
+    """How far a growing buffer is written, shared by all values in it."""
+
+    count: int
+
+
 @dataclass(frozen=True, eq=False)
 class DeviceValue:
     """A tensor on a device; accepted as an input by any session on that device.
@@ -23,6 +30,7 @@ class DeviceValue:
         buffer: the wgpu buffer; its size may exceed the tensor's.
         storage: how elements are kept.
         dtype, shape: the ONNX type.
+        filled: of a growing buffer: whoever is as long as this may append to it.
     """
 
     device: Device
@@ -30,6 +38,7 @@ class DeviceValue:
     storage: Storage
     dtype: DType
     shape: tuple[int, ...]
+    filled: Filled | None = None
 
     @property
     def nbytes(self) -> int:
@@ -40,8 +49,7 @@ class DeviceValue:
         """A copy on the host. Raises: DeviceError if the device was lost."""
         with self.device.lock:
             self.device.require()
-            size = int(np.prod(self.shape, dtype=np.int64))
-            if size == 0:
+            if 0 in self.shape:
                 return np.empty(self.shape, self.dtype.numpy)
             with self.device.guarded("reading a value"):
                 words = self.device.queue.read_buffer(self.buffer)
@@ -53,8 +61,57 @@ class DeviceValue:
         if not dtype.wgsl:
             raise InputError(f"a value of dtype {dtype.name} cannot be held on the GPU")
         storage = Storage(dtype.wgsl)
-        nbytes = storage.nbytes(tuple(array.shape))
-        assert isinstance(nbytes, int)
-        buffer = device.buffer("value", nbytes)
+        buffer = device.buffer("value", _nbytes(storage, array.shape))
         device.write(buffer, storage.to_device(array))
         return cls(device, buffer, storage, dtype, tuple(array.shape))
+
+    def contiguous(self) -> DeviceValue:
+        """The value without gaps: itself, or a copy on the device."""
+        if not self.storage.growing:
+            return self
+        return self._moved(replace(self.storage, layout="row-major", axis=0, capacity=0), None)
+
+    def with_room(self, axis: int, length: int) -> DeviceValue:
+        """The value in a buffer with room to be `length` long on `axis`, and not shared beyond.
+
+        It is this buffer if that has the room and nobody appended to this value before, else a
+        copy with twice the room, so that appending n times copies O(n) elements.
+        """
+        storage, filled = self.storage, self.filled
+        fits = storage.growing and storage.axis == axis and int_of(storage.capacity) >= length
+        if fits and filled is not None and filled.count == self.shape[axis]:
+            return self
+        room = max(2 * length, 16)
+        grown = replace(storage, layout="growing", axis=axis, capacity=room)
+        return self._moved(grown, Filled(self.shape[axis]))
+
+    def _moved(self, storage: Storage, filled: Filled | None) -> DeviceValue:
+        """A copy of the value under another storage, made on the device."""
+        buffer = self.device.buffer("value", _nbytes(storage, self.shape))
+        axis = storage.axis if storage.growing else self.storage.axis
+        rows = int(np.prod(self.shape[:axis], dtype=np.int64))
+        row = int(np.prod(self.shape[axis:], dtype=np.int64)) * 4
+        source, target = (_pitch(s, self.shape, axis) * 4 for s in (self.storage, storage))
+        if row:
+            encoder = self.device.wgpu.create_command_encoder()
+            for i in range(rows):
+                encoder.copy_buffer_to_buffer(self.buffer, i * source, buffer, i * target, row)
+            self.device.submit(encoder)
+        return DeviceValue(self.device, buffer, storage, self.dtype, self.shape, filled)
+
+
+def int_of(dim: object) -> int:
+    """A dim that is a number. Raises: InputError if it is not."""
+    if isinstance(dim, int):
+        return dim
+    raise InputError(f"the size {dim} of a value on the device is not a number")
+
+
+def _nbytes(storage: Storage, shape: tuple[int, ...]) -> int:
+    return int_of(storage.nbytes(shape))
+
+
+def _pitch(storage: Storage, shape: tuple[int, ...], axis: int) -> int:
+    if storage.growing:
+        return int_of(storage.pitch(shape))
+    return int(np.prod(shape[axis:], dtype=np.int64))

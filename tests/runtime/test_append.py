@@ -1,0 +1,103 @@
+"""Values that stay on the device and grow: a decoding loop with a cache of keys and values."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+
+import engine
+from engine.ir import Array
+
+pytestmark = pytest.mark.gpu
+
+DECODE = """<ir_version: 10, opset_import: ["" : 21]>
+decode (float[1,4,1,16] q, float[1,4,1,16] k, float[1,4,1,16] v,
+        float[1,4,past,16] past_k, float[1,4,past,16] past_v)
+    => (float[1,4,1,16] out, float[1,4,total,16] all_k, float[1,4,total,16] all_v) {
+  all_k = Concat <axis = 2> (past_k, k)
+  all_v = Concat <axis = 2> (past_v, v)
+  turned = Transpose <perm = [0,1,3,2]> (all_k)
+  scores = MatMul(q, turned)
+  scale = Constant <value_float = 0.25> ()
+  scaled = Mul(scores, scale)
+  weights = Softmax <axis = -1> (scaled)
+  out = MatMul(weights, all_v)
+}"""
+CACHE = ("all_k", "all_v")
+
+
+def attention(q: Array, k: Array, v: Array) -> Array:
+    """softmax(q k^T / 4) v in float64."""
+    scores = np.float64(q) @ np.float64(k).transpose(0, 1, 3, 2) * 0.25
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return weights / weights.sum(axis=-1, keepdims=True) @ v
+
+
+def step(rng: np.random.Generator) -> dict[str, Array]:
+    return {n: rng.standard_normal((1, 4, 1, 16)).astype(np.float32) for n in ("q", "k", "v")}
+
+
+def test_decoding_200_steps_appends_in_place() -> None:
+    rng = np.random.default_rng(0)
+    empty = np.zeros((1, 4, 0, 16), np.float32)
+    with engine.InferenceSession(onnx.parser.parse_model(DECODE), device="gpu") as session:
+        past_k, past_v = empty, empty
+        keys, values, buffers = empty, empty, set()
+        for length in range(1, 201):
+            feeds = step(rng)
+            out, past_k, past_v = session.run(
+                None, {**feeds, "past_k": past_k, "past_v": past_v}, outputs_on_device=CACHE
+            )
+            keys = np.concatenate([keys, feeds["k"]], axis=2)
+            values = np.concatenate([values, feeds["v"]], axis=2)
+            np.testing.assert_allclose(
+                out, attention(feeds["q"], keys, values), rtol=1e-4, atol=1e-5
+            )
+            assert past_k.shape == (1, 4, length, 16)
+            buffers.add(past_k.buffer.uid)
+            assert past_k.nbytes <= max(2 * keys.nbytes, 32 * 4 * 16 * 4)
+        np.testing.assert_array_equal(past_k.numpy(), keys)
+        np.testing.assert_array_equal(past_v.numpy(), values)
+        assert session.plans_made <= 4
+        assert len(buffers) <= 8, "the buffer must grow by doubling, not with every step"
+
+
+def test_two_continuations_of_one_cache_do_not_disturb_each_other() -> None:
+    rng = np.random.default_rng(1)
+    with engine.InferenceSession(onnx.parser.parse_model(DECODE), device="gpu") as session:
+        past = {n: np.zeros((1, 4, 0, 16), np.float32) for n in ("past_k", "past_v")}
+        for _ in range(3):
+            feeds = step(rng)
+            _, k, v = session.run(None, {**feeds, **past}, outputs_on_device=CACHE)
+            past = {"past_k": k, "past_v": v}
+        before = past["past_k"].numpy()
+        ends = [step(rng), step(rng)]
+        runs = [session.run(None, {**e, **past}, outputs_on_device=CACHE) for e in ends]
+        for feeds, (_, k, _) in zip(ends, runs, strict=True):
+            np.testing.assert_array_equal(k.numpy(), np.concatenate([before, feeds["k"]], axis=2))
+        np.testing.assert_array_equal(past["past_k"].numpy(), before)
+
+
+def test_a_value_with_gaps_serves_as_any_other_input() -> None:
+    rng = np.random.default_rng(2)
+    double = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> '
+        "f (float[1,4,n,16] x) => (float[1,4,n,16] y) { y = Add(x, x) }"
+    )
+    with engine.InferenceSession(onnx.parser.parse_model(DECODE), device="gpu") as session:
+        past = {n: np.zeros((1, 4, 0, 16), np.float32) for n in ("past_k", "past_v")}
+        for _ in range(5):
+            feeds = step(rng)
+            _, k, v = session.run(None, {**feeds, **past}, outputs_on_device=CACHE)
+            past = {"past_k": k, "past_v": v}
+        assert k.storage.growing
+        for device in ("gpu", "cpu"):
+            with engine.InferenceSession(double, device=device) as other:
+                (y,) = other.run(None, {"x": k})
+                np.testing.assert_array_equal(y, 2 * k.numpy())
+        # and a call that returns the cache to the host
+        feeds = step(rng)
+        _, all_k, _ = session.run(None, {**feeds, **past})
+        np.testing.assert_array_equal(all_k, np.concatenate([k.numpy(), feeds["k"]], axis=2))
