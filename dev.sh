@@ -132,9 +132,11 @@ case "$command" in
     ;;
   lint)
     cd "$ROOT"
-    "$PY" -m ruff check .
-    "$PY" -m ruff format --check .
-    "$PY" -m mypy --strict engine cpu_fallback
+    status=0
+    "$PY" -m ruff check . || status=1
+    "$PY" -m ruff format --check . || status=1
+    "$PY" -m mypy --strict engine cpu_fallback || status=1
+    exit "$status"
     ;;
   bench)
     [ "$#" = 0 ] || exec "$PY" -m engine bench "$@"

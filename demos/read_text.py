@@ -110,8 +110,7 @@ def compare(
 ) -> Table:
     """Latency of each model on both, on the same inputs, and how far their outputs are apart."""
     used = [pair for pair in zip(chosen, baseline, strict=True) if pair[0].feed]
-    against = "" if chosen is baseline else f"{chosen[0].session.device_name} against "
-    table = Table(title=f"{against}CPU (NumPy), median of up to {runs} warm runs")
+    table = Table(title=f"median of up to {runs} warm runs", title_justify="left")
     for heading in ("model", "input", "GPU ms", "CPU ms", "speed-up", "largest difference"):
         table.add_column(heading, justify="left" if heading in ("model", "input") else "right")
     task = progress.add_task("timing", total=None)
@@ -186,6 +185,9 @@ def main() -> int:
     target = OUT / f"{args.picture.stem if args.picture else 'read_text'}.png"
     picture.save(target)
     console.print(f"The boxes are drawn in {target}", soft_wrap=True)
+    if chosen is not baseline:
+        console.print(f"GPU: {chosen[0].session.device_name}", highlight=False)
+    console.print(f"CPU: {baseline[0].session.device_name}", highlight=False)
     console.print(table)
     return 0
 
