@@ -7,8 +7,7 @@
 // mean: [rows] f32, the mean of each row
 // inv_std_dev: [rows] f32, one over the standard deviation of each row
 // y: [rows, count] f32
-// flags: RMS (divide by the root mean square, subtract nothing), BIAS (b is given), MEAN and
-//     INV_STD_DEV (these outputs are written), VEC4 (4 divides count)
+// flags: RMS (no mean), BIAS (b is given), MEAN, INV_STD_DEV (outputs), VEC4 (4 divides count)
 // text: AFFINE with `affine(v, row, k)` and `affine4(v, row, k)`, and the maps that they call
 // dispatch: one workgroup computes WORKGROUP_SIZE rows
 struct Params {

@@ -92,6 +92,14 @@ def predicate(
     )
 
 
+def _fits_bindings(view: NodeView) -> Support:
+    limit = view.target.max_storage_buffers_per_shader_stage
+    count = len(set(view.node.inputs)) + 1
+    if count > limit:
+        return no(f"it needs {count} storage buffers, and a kernel may bind {limit}")
+    return YES
+
+
 def variadic(
     op_type: str,
     expr: Callable[[NodeView], str],
@@ -110,6 +118,7 @@ def variadic(
             infer=infer_broadcast(),
             evaluate=elementwise_rule(rule) if rule else None,
             elementwise=Elementwise(expr, includes=includes, scalar=scalar),
+            supports=_fits_bindings,
             dtypes=dtypes,
             flops=lambda view: product(view.out_shape()) * len(view.node.inputs),
             variadic=True,

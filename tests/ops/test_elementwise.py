@@ -164,7 +164,10 @@ def _several() -> list[OpCase]:
     cases.append(OpCase("Mean", (x, y, z), oracle=_mean, name="special"))
     cases += [OpCase(op, (x,), name="one") for op in ("Sum", "Mean", "Max", "Min")]
     cases += [OpCase(op, (*pairs(WHOLE), WHOLE), name="int32") for op in ("Max", "Min")]
-    cases += [OpCase("Max", tuple(((3, 4), "float32") for _ in range(6)), name="six")]
+    cases += [OpCase("Max", tuple(((3, 4), "float32") for _ in range(7)), name="seven")]
+    cases += [
+        OpCase("Sum", tuple(((3,), "float32") for _ in range(8)), cpu_only=True, name="eight")
+    ]
     condition = ((5, 1, 3), "bool")
     for dtype in ("float32", "int32", "uint32", "bool"):
         cases.append(OpCase("Where", (condition, ((4, 1), dtype), ((5, 4, 3), dtype))))

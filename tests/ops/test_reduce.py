@@ -1,4 +1,4 @@
-"""Reductions, ArgMax and ArgMin: axes, empty sets, NaN, long rows, choice of kernel."""
+"""Reductions, ArgMax, ArgMin, CumSum, CumProd: axes, empty sets, NaN, long rows, kernels."""
 
 from __future__ import annotations
 
@@ -111,11 +111,28 @@ def _positions() -> list[OpCase]:
     return cases
 
 
+def _cumulative() -> list[OpCase]:
+    cases = []
+    for op in ("CumSum", "CumProd"):
+        for exclusive in (0, 1):
+            for reverse in (0, 1):
+                attrs = {"exclusive": exclusive, "reverse": reverse}
+                for axis in (0, 1, -1):
+                    operands = (((3, 7, 5), "float32"), np.array(axis))
+                    cases.append(OpCase(op, operands, attrs, name=f"{axis}{exclusive}{reverse}"))
+        whole = np.array([[2**31 - 1, 2, -3], [5, 0, 7]], np.int32)
+        cases.append(OpCase(op, (whole, np.array(1)), name="int32"))
+        cases.append(OpCase(op, (((3, 0), "float32"), np.array(1)), oracle="fallback"))
+    cases.append(OpCase("CumSum", (((2, 5000), "float32"), np.array(1)), name="long"))
+    return cases
+
+
 LONG = np.random.default_rng(4).standard_normal((2, 100003)).astype(np.float32) + np.float32(0.1)
 CASES = [
     *_rows(),
     *_integers(),
     *_positions(),
+    *_cumulative(),
     *(
         OpCase(op, (LONG, ints(1)), name="long")
         for op in FLOAT_OPS

@@ -1,0 +1,79 @@
+"""Kernels with elementwise work behind them: what the fused store computes, in every variant."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx.helper as oh
+import onnx.numpy_helper as onh
+import pytest
+
+import engine
+from tests.ops.harness import OPSET, OpCase, arrays, compare, run_fallback
+
+ANCHORS = [
+    OpCase("ReduceMean", (((4, 6, 37), "float32"), np.array([2])), {"keepdims": 1}, name="scalar"),
+    OpCase("ReduceSum", (((3, 5, 512), "float32"), np.array([2])), name="workgroup"),
+    OpCase("ReduceMax", (((5, 6, 8), "float32"), np.array([1])), name="vec4"),
+    OpCase("ReduceL1", (((70000, 2), "float32"), np.array([0])), name="long"),
+    OpCase("ReduceLogSumExp", (((70, 2), "float32"), np.array([0]))),
+    OpCase("Softmax", (((3, 5, 37), "float32"),), name="scalar"),
+    OpCase("Softmax", (((3, 5, 16), "float32"),), name="vec4"),
+    OpCase("LogSoftmax", (((3, 300), "float32"),), name="workgroup-vec4"),
+    OpCase("Hardmax", (((3, 7), "float32"),)),
+    OpCase("CumSum", (((3, 7), "float32"), np.array(1))),
+    OpCase("LayerNormalization", (((3, 37), "float32"), ((37,), "float32"))),
+    OpCase("LayerNormalization", (((3, 256), "float32"), ((256,), "float32")), name="vec4"),
+    OpCase("RMSNormalization", (((5000, 8), "float32"), ((8,), "float32"))),
+    OpCase("InstanceNormalization", (((2, 3, 4, 4), "float32"), *(((3,), "float32"),) * 2)),
+    OpCase("LRN", (((2, 5, 3), "float32"),), {"size": 3}),
+    OpCase("LpNormalization", (((3, 5), "float32"),)),
+]
+
+
+def chain_model(
+    case: OpCase, values: list[Any], shape: tuple[int, ...]
+) -> tuple[Any, dict[str, Any]]:
+    """The case's node, then y * weight + other, Relu and a comparison, all of them outputs."""
+    definition = case.definition
+    fixed = definition.shape_inputs if definition is not None else ()
+    rng = np.random.default_rng(1)
+    weight = rng.standard_normal(shape[-1:]).astype(np.float32)
+    other = rng.standard_normal(shape).astype(np.float32)
+    constants = {f"x{i}": values[i] for i in fixed if i < len(values)} | {"weight": weight}
+    fed = {f"x{i}": v for i, v in enumerate(values) if i not in fixed} | {"other": other}
+    nodes = [
+        oh.make_node(case.op, [f"x{i}" for i in range(len(values))], ["y"], **case.attrs),
+        oh.make_node("Mul", ["y", "weight"], ["scaled"]),
+        oh.make_node("Add", ["scaled", "other"], ["sum"]),
+        oh.make_node("Relu", ["sum"], ["relu"]),
+        oh.make_node("Greater", ["sum", "weight"], ["above"]),
+    ]
+    inputs = [
+        oh.make_tensor_value_info(name, oh.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+        for name, v in fed.items()
+    ]
+    outputs = [oh.make_empty_tensor_value_info(name) for name in ("relu", "y", "above")]
+    tensors = [onh.from_array(v, name) for name, v in constants.items()]
+    graph = oh.make_graph(nodes, "chain", inputs, outputs, tensors)
+    opsets = [oh.make_opsetid("", OPSET)]
+    return oh.make_model(graph, opset_imports=opsets, ir_version=10), fed
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", ANCHORS, ids=lambda case: f"{case.op}-{case.name}")
+def test_elementwise_work_after_a_kernel(case: OpCase) -> None:
+    values = arrays(case)
+    shape = run_fallback(case, values)[0].shape
+    model, fed = chain_model(case, values, shape)
+    with engine.InferenceSession(model, device="cpu") as session:
+        expected = session.run(None, fed)
+    with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+        got = session.run(None, fed)
+        dispatches = len(session.plan(fed).dispatches)
+    assert dispatches == (2 if case.name == "long" else 1), "the chain is not in the epilogue"
+    for mine, want in zip(got[:2], expected[:2], strict=True):
+        compare(mine, want, 1e-5)
+    differing = np.count_nonzero(got[2] != expected[2])
+    assert differing <= got[2].size // 1000
