@@ -96,6 +96,8 @@ def _infer_reshape(view: InferView) -> list[ValueType]:
     x = view.type(0)
     target = view.dim_list(1)
     if target is None:
+        if content_length(view, 1) == 1 and x.shape is not None:
+            return [TensorType(x.dtype, (product(x.shape),))]
         return [fresh_like(view, 1, x.dtype)]
     sizes: list[Dim] = []
     keep_zero = int(view.attr("allowzero", 0))

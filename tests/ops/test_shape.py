@@ -232,6 +232,12 @@ def test_shapes_that_data_decide_get_symbols() -> None:
     assert len(kind.shape) == 2 and not dims.is_static(kind.shape)
 
 
+def test_one_axis_holds_every_element() -> None:
+    graph, _, _ = inferred(OpCase("Reshape", (((2, 3), F), ints(6)), constants=()))
+    kind = graph.tensor("y0")
+    assert kind is not None and kind.shape == (6,)
+
+
 def test_squeeze_of_open_sizes_has_no_rank() -> None:
     graph, _, _ = inferred(OpCase("Squeeze", (((1, 3), F),)), dynamic=True)
     kind = graph.tensor("y0")
