@@ -141,7 +141,10 @@ def _concat(editor: Editor, node: Node) -> str:
 
 
 def _clip(editor: Editor, node: Node) -> str:
-    return node.inputs[0] if not any(node.inputs[1:]) else ""
+    """Integers only: a bound left out is the largest finite number, which clips infinities."""
+    dtype = editor.dtype(node.inputs[0])
+    integers = dtype is not None and dtype.is_integer
+    return node.inputs[0] if integers and not any(node.inputs[1:]) else ""
 
 
 def _neutral(

@@ -25,7 +25,6 @@ COPIES = {
     ),
     "concat": "y = Concat<axis = 0>(x)",
     "max": "y = Max(x)",
-    "clip": "y = Clip(x)",
     "mul by 1": "c = Constant<value_float = 1.0>() \n y = Mul(c, x)",
     "div by 1": "c = Constant<value_floats = [1.0, 1.0, 1.0]>() \n y = Div(x, c)",
     "pow 1": "c = Constant<value_float = 1.0>() \n y = Pow(x, c)",
@@ -63,12 +62,21 @@ KEPT = {
         "r = Constant<value_float = 0.5>() \n t = Cast<to = 9>(r) \n y = Dropout<seed = 1>(x, r, t)"
     ),
     "clip": "c = Constant<value_float = 0.0>() \n y = Clip(x, c)",
+    "clip infinities": "y = Clip(x)",
 }
 
 
 @pytest.mark.parametrize("body", KEPT.values(), ids=KEPT)
 def test_other_node_stays(body: str) -> None:
     check_untouched(eliminate, surrounded(body))
+
+
+def test_clip_of_integers() -> None:
+    check_rewrite(
+        eliminate,
+        "g (int32[2] a) => (int32[2] b) { x = Neg(a)  y = Clip(x)  b = Abs(y) }",
+        "g (int32[2] a) => (int32[2] b) { x = Neg(a)  b = Abs(x) }",
+    )
 
 
 def test_negative_zero_is_why_adding_zero_stays() -> None:
