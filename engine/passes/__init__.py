@@ -22,6 +22,7 @@ from engine.passes.fuse_activations import fuse_activations
 from engine.passes.fuse_gelu import fuse_gelu
 from engine.passes.fuse_layernorm import fuse_layernorm
 from engine.passes.infer import infer
+from engine.passes.sink_pad import sink_pad
 
 __all__ = ["PIPELINE", "Pass", "PassResult", "PipelineResult", "PipelineStep", "run_passes"]
 
@@ -89,6 +90,11 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "fold_batchnorm",
         fold_batchnorm,
         "what is left of scales and shifts belongs to no pattern",
+    ),
+    PipelineStep(
+        "sink_pad",
+        sink_pad,
+        "brings padding next to the window operator that takes it in",
     ),
     PipelineStep(
         "fold_pad",

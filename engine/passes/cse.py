@@ -97,11 +97,13 @@ def _alias(editor: Editor, first: Node, node: Node) -> None:
 
 
 def _merge_constants(editor: Editor) -> None:
-    for group in _equal_constants(editor):
-        first = group[0]
-        for name in group[1:]:
-            if editor.can_rename(name, first):
-                editor.rename(name, first, f"constant {name!r} merged into {first!r}")
+    for first, *others in _equal_constants(editor):
+        merged = [name for name in others if editor.can_rename(name, first)]
+        for name in merged:
+            editor.rename(name, first)
+        if merged:
+            names = ", ".join(map(repr, merged))
+            editor.note(f"constants of the same content as {first!r} merged into it: {names}")
 
 
 def _equal_constants(editor: Editor) -> Iterator[list[str]]:

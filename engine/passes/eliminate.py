@@ -67,6 +67,9 @@ def _edit(editor: Editor) -> None:
             editor.remove(node, f"{label(node)} removed: nothing needs it")
     for node in editor.nodes():
         _drop_outputs(editor, node)
+    unread = [name for name, _ in editor.own_constants() if not editor.is_used(name)]
+    if unread:
+        editor.note(f"constants removed, nothing reads them: {', '.join(map(repr, unread))}")
 
 
 def _drop_outputs(editor: Editor, node: Node) -> None:

@@ -1,7 +1,7 @@
 """Per-channel arithmetic goes into weights: `Conv -> BatchNormalization => Conv`.
 
-Also Conv, ConvTranspose, Gemm or MatMul followed by Mul, Div, Add or Sub with constants that have
-one number, or one per output channel: `Conv -> Mul -> Add => Conv`.
+Also Conv, ConvTranspose, Gemm or MatMul followed by Neg, or by Mul, Div, Add or Sub with constants
+that have one number, or one per output channel: `Conv -> Mul -> Add => Conv`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def fold_batchnorm(graph: Graph) -> PassResult:
 
 def _edit(editor: Editor) -> None:
     for node in editor.nodes():
-        if is_op(node, "BatchNormalization", "Mul", "Div", "Add", "Sub"):
+        if is_op(node, "BatchNormalization", "Mul", "Div", "Add", "Sub", "Neg"):
             reason = _fold(editor, node)
             if reason:
                 editor.near(node, f"{label(node)} not folded: {reason}")
@@ -90,7 +90,7 @@ def _fold(editor: Editor, node: Node) -> str:
 
 def _data_input(editor: Editor, node: Node) -> str:
     """The operand that isn't constant."""
-    if is_op(node, "BatchNormalization") or editor.const(node.inputs[0]) is None:
+    if is_op(node, "BatchNormalization", "Neg") or editor.const(node.inputs[0]) is None:
         return node.inputs[0]
     return node.inputs[1]
 
@@ -124,6 +124,8 @@ def _affine(editor: Editor, node: Node, data: str, linear: Linear) -> Affine | s
     """What `node` does to each channel of `data`; None if it does something else."""
     if is_op(node, "BatchNormalization"):
         return _batchnorm(editor, node, linear)
+    if is_op(node, "Neg"):
+        return Affine(-np.ones(1), np.zeros(1))
     side = node.inputs.index(data)
     constant = editor.const(node.inputs[1 - side])
     if constant is None:

@@ -61,10 +61,10 @@ class Editor:
         return self._slots[slot]
 
     def own_constants(self) -> Iterator[tuple[str, Array]]:
-        """Name and array of each constant of this graph that a caller can't replace."""
+        """Name and array of each constant of this graph, read or not, but for replaceable ones."""
         outside = {*self.graph.inputs, *self.graph.captures, *self._writer}
         for name, value in list(self._values.items()):
-            if value.constant is not None and name not in outside and self.is_used(name):
+            if value.constant is not None and name not in outside:
                 yield name, value.constant
 
     def producer(self, name: str) -> Node | None:
@@ -131,6 +131,12 @@ class Editor:
         self._values[name] = Value(name, kind, array)
         return name
 
+    def add_value(self, hint: str, kind: TensorType) -> str:
+        """Adds a value that a new node is to write, and returns its name."""
+        name = self._fresh(hint)
+        self._values[name] = Value(name, kind)
+        return name
+
     def _fresh(self, hint: str) -> str:
         name, number = hint, 1
         while name in self._names:
@@ -148,8 +154,19 @@ class Editor:
         self._set(self._writer[old.key], new)
         for name in old.reads:
             self.prune(name)
-        self._note(text)
+        self.note(text)
         return new
+
+    def swap_pair(self, first: Node, second: Node, *new: Node, text: str) -> None:
+        """Puts two new nodes in the places of two old ones; origins stay as they are given."""
+        slots = (self._writer[first.key], self._writer[second.key])
+        for slot in slots:
+            self._set(slot, None)
+        for slot, node in zip(slots, new, strict=True):
+            self._set(slot, node)
+        for name in (*first.reads, *second.reads):
+            self.prune(name)
+        self.note(text)
 
     def fuse(self, nodes: Iterable[Node], new: Node, text: str) -> Node:
         """Puts `new` where the node was that wrote `new.key`, and removes what then is dead.
@@ -165,13 +182,13 @@ class Editor:
         self._set(last, new)
         for name in reads:
             self.prune(name)
-        self._note(text)
+        self.note(text)
         return new
 
     def remove(self, node: Node, text: str) -> None:
         """Takes out a node that nobody needs."""
         self._set(self._writer[node.key], None)
-        self._note(text)
+        self.note(text)
 
     def prune(self, name: str) -> None:
         """Removes the producer of `name` if none of its outputs is needed, and so on upwards."""
@@ -192,7 +209,8 @@ class Editor:
         if not self.can_rename(name, source):
             return False
         self._set(self._writer[name], None)
-        self.rename(name, source, text)
+        self.rename(name, source)
+        self.note(text)
         for read in node.reads:
             self.prune(read)
         return True
@@ -210,7 +228,7 @@ class Editor:
         for its, mine in pairs:
             if its and mine:
                 self.rename(mine, its)
-        self._note(text)
+        self.note(text)
         return True
 
     def can_rename(self, name: str, source: str) -> bool:
@@ -219,10 +237,8 @@ class Editor:
             return True
         return self.producer(source) is not None and not self.is_output(source)
 
-    def rename(self, name: str, source: str, text: str = "") -> None:
+    def rename(self, name: str, source: str) -> None:
         """Lets `source` take the place of `name`, which no node writes any more."""
-        if text:
-            self._note(text)
         if not self.is_output(name):
             self._read_instead(name, source)
             self._learn(source, name)
@@ -250,7 +266,8 @@ class Editor:
             mine = mine.replace(type=theirs.type)
         self._values[name] = mine if mine.dims is not None else mine.replace(dims=theirs.dims)
 
-    def _note(self, text: str) -> None:
+    def note(self, text: str) -> None:
+        """Reports a change."""
         self._changed = True
         self.applied.append(text)
 

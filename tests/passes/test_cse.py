@@ -89,7 +89,7 @@ def test_large_equal_constants() -> None:
             {**weights, "v": weights["u"].copy()},
         )
     )
-    assert result.applied == ("constant 'v' merged into 'u'",)
+    assert result.applied == ("constants of the same content as 'u' merged into it: 'v'",)
 
 
 def test_replaceable_initializer() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from engine.passes.eliminate import eliminate
-from tests.passes.graphs import check_rewrite, check_untouched, run, typed
+from tests.passes.graphs import check_rewrite, check_untouched, parse, run, typed
 
 COPIES = {
     "identity": "y = Identity(x)",
@@ -150,6 +150,14 @@ def test_dead_nodes_and_constants() -> None:
         "g (float[2] a) => (float[2] b) { b = Neg(a) }",
     )
     assert set(result.graph.values) == {"a", "b"}
+
+
+def test_unread_constant() -> None:
+    text = "g (float[2] a) => (float[2] b) <float[2] w = {1, 2}> { b = Neg(a) }"
+    result = eliminate(parse(text))
+    assert set(result.graph.values) == {"a", "b"}
+    assert result.applied == ("constants removed, nothing reads them: 'w'",)
+    assert eliminate(result.graph).graph is result.graph
 
 
 def test_unread_optional_outputs() -> None:

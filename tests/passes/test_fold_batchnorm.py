@@ -142,6 +142,19 @@ def test_chain_of_arithmetic() -> None:
     )
 
 
+def test_negation() -> None:
+    weights = random_weights(w=(3, 2, 3), k=(3,))
+    check_rewrite(
+        fold_batchnorm,
+        """g (float[2, 2, 9] x, float[3, 2, 3] w, float[3] k) => (float[2, 3, 7] y) {
+            c = Conv(x, w, k)  y = Neg(c) }""",
+        """g (float[2, 2, 9] x, float[3, 2, 3] w, float[3] k) => (float[2, 3, 7] y) {
+            y = Conv(x, w, k) }""",
+        weights,
+        {k: -array for k, array in weights.items()},
+    )
+
+
 def test_scale_into_matmul() -> None:
     weights = random_weights(w=(4, 5), u=(5,))
     check_rewrite(

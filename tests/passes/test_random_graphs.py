@@ -110,7 +110,9 @@ def grow_view(builder: Builder) -> None:
             builder.add("Squeeze", [source, ints(axis)], shape[:axis] + shape[axis + 1 :])
         case "Reshape":
             new = tuple(draw(st.permutations(shape)))
-            copied = [0 if n == o and draw(st.booleans()) else n for n, o in zip(new, shape, strict=True)]
+            copied = [
+                0 if n == o and draw(st.booleans()) else n for n, o in zip(new, shape, strict=True)
+            ]
             builder.add("Reshape", [source, ints(*copied)], new)
         case "Expand":
             builder.add("Expand", [source, ints(*shape)], shape)
