@@ -143,6 +143,9 @@ UNIFORM = ((320, Shape2D(8, 8, (64, 1))), (160, Shape2D(8, 4, (64, 1))))
 """Shapes with rows uniform over a workgroup, and how many columns they are worth it from."""
 SQUARE = (Shape2D(8, 8, (8, 8)), Shape2D(8, 4, (8, 8)))
 SMALL = Shape2D(4, 4, (8, 8))
+SHARING = Shape2D(FEW_ROWS, 4, (16, 8), True)
+LONGEST = 200_000
+"""Inner sizes beyond are shared by several invocations: the loop of one must stay short."""
 
 
 def _shapes(p: Product) -> Iterator[tuple[Shape2D, tuple[Guard, ...]]]:
@@ -150,15 +153,17 @@ def _shapes(p: Product) -> Iterator[tuple[Shape2D, tuple[Guard, ...]]]:
     low, high = bounds(p.rows)
     if low is None or low <= FEW_ROWS:
         if low == high and low is not None:
-            yield Shape2D(max(low, 1), 4, (16, 8), True), ()
+            yield dataclasses.replace(SHARING, rows=max(low, 1)), ()
         else:
-            yield Shape2D(1, 4, (16, 8), True), (at_least(1, p.rows),)
-            yield Shape2D(FEW_ROWS, 4, (16, 8), True), (at_least(FEW_ROWS, p.rows),)
+            yield dataclasses.replace(SHARING, rows=1), (at_least(1, p.rows),)
+            yield SHARING, (at_least(FEW_ROWS, p.rows),)
+    short = at_least(LONGEST, p.inner)
     for least, shape in UNIFORM:
-        yield shape, (at_least(p.columns, least + 1), at_least(shape.tasks(p), ENOUGH))
+        yield shape, (short, at_least(p.columns, least + 1), at_least(shape.tasks(p), ENOUGH))
     for shape in SQUARE:
-        yield shape, (at_least(shape.tasks(p), ENOUGH),)
-    yield SMALL, ()
+        yield shape, (short, at_least(shape.tasks(p), ENOUGH))
+    yield SMALL, (short,)
+    yield SHARING, ()
 
 
 def tiles(p: Product) -> Iterator[tuple[Tile, tuple[Guard, ...]]]:
@@ -169,7 +174,7 @@ def tiles(p: Product) -> Iterator[tuple[Tile, tuple[Guard, ...]]]:
         if any(g.known is False for g in wanted):
             continue
         unsure = any(g.known is None for g in wanted)
-        if unsure and not shape.shared:
+        if unsure and not shape.shared and shape != SMALL:
             # while sizes are open, one large tile besides the small one bounds the alternatives
             if large:
                 continue

@@ -217,7 +217,7 @@ def test_open_sizes_have_a_way_that_always_works(a_transposed: bool, b_transpose
     m, n, k = (dims.symbol(name) for name in "mnk")
     product = sized(m, n, k, a_transposed=a_transposed, b_transposed=b_transposed)
     calls = product_stage(product, "y")
-    assert 2 < len(calls) <= 32
+    assert 2 < len(calls) <= 40
     assert not calls[-1].when and all(call.when for call in calls[:-1])
     for binding in ({"m": 1, "n": 1, "k": 1}, {"m": 64, "n": 512, "k": 64}):
         chosen = next(c for c in calls if all(g.holds(binding) for g in c.when))
@@ -230,6 +230,20 @@ def test_one_column_becomes_one_row() -> None:
     (call,) = product_stage(sized(40, 1, 24), "y")
     assert call.shader == "matmul_rows" and dict(call.tensors) == {"a": "b", "b": "a", "y": "y"}
     assert call.params["rows"] == 1 and call.params["columns"] == 40
+
+
+def test_long_sums_are_shared() -> None:
+    (call,) = product_stage(sized(64, 64, 1_000_000), "y")
+    assert call.shader == "matmul_rows" and dims.evaluate(call.trips, {}) < 60_000
+    calls = product_stage(sized(64, 64, dims.symbol("k")), "y")
+    for k in (100_000, 1_000_000):
+        chosen = next(c for c in calls if all(g.holds({"k": k}) for g in c.when))
+        assert dims.evaluate(chosen.trips, {"k": k}) < 60_000
+
+
+@pytest.mark.gpu
+def test_long_sums_are_right() -> None:
+    check_gpu(matmul((9, 250_001), (250_001, 5)).replace(tol=1e-4))
 
 
 def test_trips_are_bounded() -> None:
