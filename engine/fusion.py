@@ -88,7 +88,7 @@ def rule_for(graph: Graph, producer: Node, consumer: Node) -> str | None:
 
 @dataclass(eq=False)
 class _Draft:
-    """A group being built."""
+    """A group being built; nothing joins one without a shape (of another device, or alone)."""
 
     nodes: list[Node]
     anchor: Node | None
@@ -129,6 +129,8 @@ class _Fuser:
         for name in sorted(set(node.reads), key=lambda n: self.order.get(n, -1), reverse=True):
             producer = self.graph.producer.get(name)
             if producer is None or self.draft_of[name] is joined:
+                continue
+            if self.draft_of[name].shape is None:
                 continue
             if rule_for(self.graph, producer, node) not in self.enabled:
                 continue

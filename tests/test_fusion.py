@@ -125,3 +125,19 @@ def test_every_node_is_in_one_group(count: int) -> None:
     graph = b.graph([names[-1], names[len(names) // 2]])
     members = [k for g in groups(fuse_all(graph)) for k in g]
     assert sorted(members) == sorted(n.key for n in graph.nodes)
+
+
+def test_nothing_goes_behind_a_node_of_the_cpu() -> None:
+    b = chain()
+    found = fuse(b.graph(["m"]), lambda n: n.op_type != "Add", Target.baseline())
+    assert groups(found) == [{"r", "m"}]
+    assert found.groups[0].inputs == ("a", "x")
+
+
+def test_nothing_goes_behind_an_anchor_of_the_cpu() -> None:
+    b = GraphBuilder()
+    b.input("x", N, 8)
+    b.constant("w", np.ones((8, 5), np.float32))
+    b.node("MatMul", "x", "w", out="p")
+    b.node("Relu", "p", out="r")
+    assert groups(fuse(b.graph(["r"]), lambda n: n.op_type == "Relu", Target.baseline())) == [{"r"}]
