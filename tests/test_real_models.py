@@ -1,11 +1,13 @@
-"""The real models are what the table says: they arrive whole, and ONNX Runtime understands them."""
+"""The real models are what the table says, and the engine agrees with ONNX Runtime on them."""
 
 from __future__ import annotations
 
 import hashlib
 
 import numpy as np
+import pytest
 
+import engine
 from tests.real_models import RealModel, real_models
 
 
@@ -29,3 +31,20 @@ def test_other_shape_differs(model: RealModel) -> None:
     assert {k: v.dtype for k, v in feed.items()} == {k: v.dtype for k, v in other.items()}
     assert any(feed[name].shape != other[name].shape for name in feed)
     assert all(np.isfinite(output).all() for output in model.reference(other))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+@real_models()
+def test_engine_agrees_with_onnxruntime(model: RealModel, device: str) -> None:
+    with engine.InferenceSession(model.fetch(), device=device) as session:
+        for make in filter(None, (model.inputs, model.alt_inputs)):
+            feed = make()
+            got, want = session.run(None, feed), model.reference(feed)
+            for mine, reference in zip(got, want, strict=True):
+                assert (mine.shape, mine.dtype) == (reference.shape, reference.dtype)
+                scale = float(np.abs(reference).max())
+                np.testing.assert_allclose(mine, reference, rtol=0, atol=model.tolerance * scale)
+            if model.meaning is not None and make is model.inputs:
+                read, right = model.meaning
+                assert read(got) == right
