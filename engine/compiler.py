@@ -17,7 +17,7 @@ from engine.errors import EngineError
 from engine.fusion import fuse, kernel_inputs, rule_for
 from engine.ir import Graph, Node
 from engine.ops import Support, definition, no
-from engine.partition import DeviceChoice, partition
+from engine.partition import DeviceChoice, checked_inputs, partition
 from engine.passes import PIPELINE, PipelineResult, run_passes
 from engine.plan import Append, Plan, build_plan, view_roots
 from engine.ranges import ranges
@@ -122,7 +122,18 @@ def compile_graph(
     )
     guards: list[Guard] = [*passed.guards, *placed.guards]
     return build_plan(
-        graph, target, placed, fused, scheduled, roots, sizes, guards, symbols, binding, appends
+        graph,
+        target,
+        placed,
+        fused,
+        scheduled,
+        roots=roots,
+        sizes=sizes,
+        guards=guards,
+        symbols=symbols,
+        binding=binding,
+        appends=appends,
+        checked_inputs=checked_inputs(graph, placed, intervals),
     )
 
 

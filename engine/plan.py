@@ -112,6 +112,8 @@ class Plan:
         sizes: values that are written when sizes are bound, never computed: name to its dims.
         scratch: types of buffers that only kernels see.
         appends: values that grow in place, by name of the grown value.
+        checked_inputs: int64 inputs that are taken to fit int32; a call that breaks this gets
+            another plan.
         binding: the sizes that decided partition and memory.
     """
 
@@ -128,6 +130,7 @@ class Plan:
     sizes: frozenset[str]
     scratch: Mapping[str, TensorType]
     appends: Mapping[str, Append]
+    checked_inputs: tuple[str, ...]
     partition: Partition
     fusion: Fusion
     binding: Mapping[str, int]
@@ -355,12 +358,14 @@ def build_plan(
     partition: Partition,
     fusion: Fusion,
     scheduled: Sequence[tasks.Task],
+    *,
     roots: Mapping[str, str],
     sizes: frozenset[str],
     guards: Sequence[Guard],
     symbols: Sequence[str],
     binding: Mapping[str, int],
     appends: Mapping[str, Append],
+    checked_inputs: Sequence[str],
 ) -> Plan:
     """Lowers the scheduled groups, renders their kernels and assigns buffers.
 
@@ -397,6 +402,7 @@ def build_plan(
         sizes,
         lowerer.scratch,
         appends,
+        tuple(checked_inputs),
         partition,
         fusion,
         dict(binding),

@@ -25,10 +25,10 @@ from engine.runtime.values import DeviceValue, int_of
 
 
 class WideInputError(EngineError):
-    """An int64 input holds values that int32 does not; `name` is the input."""
+    """An int64 value to be uploaded does not fit int32; `name` is the value."""
 
     def __init__(self, name: str, message: str) -> None:
-        super().__init__(f"input {name!r}: {message}")
+        super().__init__(f"value {name!r}: {message}")
         self.name = name
 
 

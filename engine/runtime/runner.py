@@ -93,9 +93,12 @@ class Runner:
             prepared, binding = self._prepare(feeds, options, around or {})
             try:
                 return prepared.executor.run(feeds, binding, outputs, on_device)
-            except WideInputError as wide:
-                log.info("%s: %s; its nodes run on the CPU", wide.name, wide)
-                options = replace(options, wide_inputs=options.wide_inputs | {wide.name})
+            except WideInputError as error:
+                wide = _to_blame(prepared.plan, error.name)
+                if wide <= options.wide_inputs:
+                    raise
+                log.info("%s; nodes that read %s run on the CPU", error, sorted(wide))
+                options = replace(options, wide_inputs=options.wide_inputs | wide)
             except LimitError as error:
                 log.info("nodes %s go to the CPU: %s", error.nodes, error)
                 refused = {**options.refused, **dict.fromkeys(error.nodes, str(error))}
@@ -197,6 +200,13 @@ class Runner:
         values = {**feeds, **{name: capture(name) for name in runner.captured}}
         results, _ = runner.run(values, around=around)
         return [results[name] for name in body.outputs]
+
+
+def _to_blame(plan: Plan, name: str) -> frozenset[str]:
+    """The int64 inputs whose range a plan assumed, where `name` turned out not to fit int32."""
+    if name in plan.graph.inputs:
+        return frozenset([name])
+    return frozenset(plan.checked_inputs)
 
 
 def _kind(value: Any) -> tuple[Any, ...]:
