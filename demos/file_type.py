@@ -84,7 +84,8 @@ def main() -> int:
         batch = np.stack([features(content, config) for content in contents])
         (scores,) = session.run(None, {session.get_inputs()[0].name: batch})
 
-    table = Table("file", "type", "score", title=f"on {session.device_name}")
+    console.print(f"Classified on {session.device_name}", highlight=False)
+    table = Table("file", "type", "score")
     for file, content, row in zip(files, contents, scores, strict=True):
         best = int(row.argmax())
         sure = len(content) >= config["min_file_size_for_dl"]
