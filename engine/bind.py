@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from engine import costs
+from engine.checks import Check, GuardTable
 from engine.dims import Dim, Table, symbols_of
 from engine.errors import PlanError
 from engine.ir import Array
@@ -18,6 +20,9 @@ from engine.plan import Dispatch, Plan, epochs
 from engine.schedule import Bind
 
 PARAMS_ALIGNMENT = 256
+
+Chosen = tuple[int, tuple[int, int, int] | None, int]
+"""A dispatch of a call: index of the variant, workgroups (None: nothing to do), predicted ns."""
 
 _Variants = list[tuple[tuple[tuple[int, bool], ...], tuple[int, ...], int]]
 """Places in the table: guards (and whether they must be zero), grid, loop trips."""
@@ -36,15 +41,14 @@ class Bound:
     """The numbers of one epoch.
 
     Attributes:
-        chosen: for each dispatch of the epoch, by its index in `Plan.dispatches`: the variant that
-            runs and its workgroups; no workgroups where there is nothing to compute.
+        chosen: for each dispatch of the epoch, by its index in `Plan.dispatches`.
         params: bytes of the uniform buffer from `params_offset` on.
         slot_nbytes: least size of each slot that the epoch needs.
         sizes: contents of the values that are written when bound.
         shapes: shape of each value on the GPU or in an output.
     """
 
-    chosen: dict[int, tuple[int, tuple[int, int, int] | None]]
+    chosen: dict[int, Chosen]
     params: bytes
     params_offset: int
     slot_nbytes: dict[int, int]
@@ -60,8 +64,11 @@ class Binder:
         self.epoch_of_symbol = epochs(plan.symbols, plan.steps)
         self.epochs = [_Epoch() for _ in range(1 + sum(isinstance(s, Bind) for s in plan.steps))]
         self.params_offsets: dict[tuple[int, int], int] = {}
+        self.guards = GuardTable(plan.guards)
         self._place_dispatches()
         self._place_values()
+        for check in plan.checks:
+            self.epochs[self._epoch(check.guard.expr)].add_check(check)
         offset = 0
         for epoch in self.epochs:
             epoch.offset = offset
@@ -85,6 +92,7 @@ class Binder:
             for variant in dispatch.variants:
                 dims += [*variant.grid, variant.trips, *(g.expr for g in variant.when)]
                 dims += [p for p in variant.params if not isinstance(p, float)]
+            dims += [dispatch.flops, dispatch.nbytes]
             placed.append((self._epoch(*dims), index, dispatch))
         for number, index, dispatch in placed:
             epoch = self.epochs[number]
@@ -117,7 +125,10 @@ class Binder:
                 epoch.add_sizes(name, flat, dims.shape, tensor.dtype.numpy)
 
     def bind(self, number: int, binding: Mapping[str, int]) -> Bound:
-        """The numbers of epoch `number`. Raises: PlanError if a device limit would be broken."""
+        """The numbers of epoch `number`.
+
+        Raises: LimitError if a check fails or a device limit would be broken.
+        """
         epoch = self.epochs[number]
         return epoch.evaluate(self.plan, binding)
 
@@ -132,7 +143,8 @@ class _Epoch:
         self.params_nbytes = 0
         self.words: list[tuple[int, int]] = []
         self.floats: list[tuple[int, float]] = []
-        self.dispatches: list[tuple[int, Dispatch, _Variants]] = []
+        self.checks: list[tuple[int, Check]] = []
+        self.dispatches: list[tuple[int, Dispatch, _Variants, tuple[int, int]]] = []
         self.slots: list[tuple[int, int]] = []
         self.shapes: list[tuple[str, tuple[int, ...]]] = []
         self.sizes: list[tuple[str, tuple[int, ...], tuple[int, ...], np.dtype]] = []
@@ -163,7 +175,11 @@ class _Epoch:
             guards = tuple((self.place(g.expr), g.kind == "zero") for g in variant.when)
             grid = tuple(self.place(d) for d in variant.grid)
             variants.append((guards, grid, self.place(variant.trips)))
-        self.dispatches.append((index, dispatch, variants))
+        work = (self.place(dispatch.flops), self.place(dispatch.nbytes))
+        self.dispatches.append((index, dispatch, variants, work))
+
+    def add_check(self, check: Check) -> None:
+        self.checks.append((self.place(check.guard.expr), check))
 
     def add_slot(self, slot: int, nbytes: Dim) -> None:
         self.slots.append((slot, self.place(nbytes)))
@@ -188,11 +204,12 @@ class _Epoch:
 
     def evaluate(self, plan: Plan, binding: Mapping[str, int]) -> Bound:
         values = self.table.evaluate(binding)
+        self._check(values, binding)
         params = self.template.copy()
         if len(self.word_index):
             numbers = np.array(values, dtype=np.int64)[self.word_place]
             params[self.word_index] = (numbers & 0xFFFFFFFF).astype(np.uint32)
-        chosen = {i: self._choose(plan, d, v, values) for i, d, v in self.dispatches}
+        chosen = {i: self._choose(plan, d, v, w, values) for i, d, v, w in self.dispatches}
         slots: dict[int, int] = {}
         for slot, place in self.slots:
             slots[slot] = max(slots.get(slot, 0), values[place])
@@ -203,16 +220,31 @@ class _Epoch:
         shapes = {name: tuple(values[p] for p in places) for name, places in self.shapes}
         return Bound(chosen, params.tobytes(), self.offset, slots, sizes, shapes)
 
+    def _check(self, values: tuple[int, ...], binding: Mapping[str, int]) -> None:
+        broken = [check for place, check in self.checks if not check.guard.accepts(values[place])]
+        if broken:
+            guard = broken[0].guard
+            sizes = ", ".join(f"{s}={binding[s]}" for s in sorted(symbols_of(guard.expr)))
+            nodes = dict.fromkeys(n for check in broken for n in check.nodes)
+            reason = f"it needs that {guard}, which is not so" + (f" at {sizes}" if sizes else "")
+            raise LimitError(reason, tuple(nodes))
+
     def _choose(
-        self, plan: Plan, dispatch: Dispatch, variants: _Variants, values: tuple[int, ...]
-    ) -> tuple[int, tuple[int, int, int] | None]:
+        self,
+        plan: Plan,
+        dispatch: Dispatch,
+        variants: _Variants,
+        work: tuple[int, int],
+        values: tuple[int, ...],
+    ) -> Chosen:
         for choice, (guards, grid, trips) in enumerate(variants):
             if all((values[p] == 0) if zero else (values[p] >= 0) for p, zero in guards):
                 x, y, z = (values[p] for p in grid)
                 if not (x and y and z):
-                    return choice, None
+                    return choice, None, 0
                 _check(plan, dispatch, (x, y, z), values[trips])
-                return choice, (x, y, z)
+                flops, nbytes = (values[p] for p in work)
+                return choice, (x, y, z), costs.dispatch_ns(flops, nbytes, plan.profile)
         raise PlanError(f"{dispatch.label}: no variant fits the sizes")
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from engine import fusion as fusion_stage
+from engine.checks import late_checks
 from engine.costs import DeviceProfile
 from engine.dims import Dim, Guard, symbols_of
 from engine.errors import EngineError
@@ -23,7 +24,7 @@ from engine.plan import Append, Plan, build_plan, view_roots
 from engine.ranges import ranges
 from engine.schedule import binders, schedule
 from engine.target import Target
-from engine.verdicts import verdicts
+from engine.verdicts import strongest, verdicts
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,9 @@ def compile_graph(
         symbols=symbols,
         root=lambda n: roots.get(n, n),
     )
-    guards: list[Guard] = [*passed.guards, *placed.guards]
+    every: tuple[Guard, ...] = strongest([*passed.guards, *placed.guards])
+    guards = [g for g in every if symbols_of(g.expr) <= set(symbols)]
+    checks = late_checks(graph, support, placed, symbols)
     return build_plan(
         graph,
         target,
@@ -130,8 +133,10 @@ def compile_graph(
         roots=roots,
         sizes=sizes,
         guards=guards,
+        checks=checks,
         symbols=symbols,
         binding=binding,
+        profile=profile,
         appends=appends,
         checked_inputs=checked_inputs(graph, placed, intervals),
     )

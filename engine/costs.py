@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from math import prod
@@ -210,6 +210,33 @@ def _work(node: Node, sizes: Sizes, flops: int | None) -> Work:
         cpu += sizes.cpu_nbytes(name) * read // size
     launches = 1 + (op.scratch if op is not None else 0)
     return Work(writes if flops is None else max(flops, 0), gpu, cpu, launches)
+
+
+def dispatch_work(graph: Graph, nodes: Sequence[Node], touched: Sequence[str]) -> tuple[Dim, Dim]:
+    """Operations of `nodes`, and bytes of the values that their dispatch reads and writes."""
+    flops: Dim = 0
+    for node in nodes:
+        op = ops.definition(node)
+        output = graph.tensor(node.outputs[0])
+        if op is not None and op.flops is not None and _is_typed(graph, node):
+            flops = flops + op.flops(ops.NodeView(graph, node))
+        elif output is not None and output.size is not None:
+            flops = flops + output.size
+    nbytes: Dim = 0
+    for name in dict.fromkeys(touched):
+        tensor = graph.tensor(name)
+        if tensor is not None and tensor.size is not None:
+            nbytes = nbytes + tensor.size * GPU_ELEMENT_NBYTES
+    return flops, nbytes
+
+
+def dispatch_ns(flops: int, nbytes: int, profile: DeviceProfile) -> int:
+    """Predicted time of one dispatch, in nanoseconds."""
+    return (
+        profile.launch_ns
+        + _time_ns(flops, profile.gpu_flops_per_s)
+        + _time_ns(nbytes, profile.gpu_bytes_per_s)
+    )
 
 
 def node_ns(device: Device, work: Work, profile: DeviceProfile) -> int:

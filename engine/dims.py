@@ -486,7 +486,10 @@ class Guard:
 
     def holds(self, binding: Binding) -> bool:
         """Whether it is true under `binding`. Raises: KeyError for an unbound symbol."""
-        value = evaluate(self.expr, binding)
+        return self.accepts(evaluate(self.expr, binding))
+
+    def accepts(self, value: int) -> bool:
+        """Whether it is true where `expr` is `value`."""
         return value == 0 if self.kind == "zero" else value >= 0
 
     @property

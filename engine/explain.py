@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 
 from engine.ir import Node
 from engine.passes import PipelineResult
@@ -94,8 +95,9 @@ class Report:
             f"nodes      {len(self.nodes)}: {where}",
             f"kernels    {len(self.kernels)} dispatches, {len(self.shaders)} shaders",
             f"transfers  {_size(up)} up, {_size(down)} down, {self.switches} switches",
-            f"memory     {_size(self.memory['peak'])} of activations; {_size(self.memory['no_reuse'])}"
-            f" without reuse, {_size(self.memory['lower_bound'])} alive at once",
+            f"memory     {_size(self.memory['peak'])} of activations; "
+            f"{_size(self.memory['no_reuse'])} without reuse, "
+            f"{_size(self.memory['lower_bound'])} alive at once",
             f"predicted  {self.predicted_ms:.2f} ms; all on the CPU {self.all_cpu_ms:.2f} ms, "
             f"all that can be on the GPU {self.all_gpu_ms:.2f} ms",
         ]
@@ -186,4 +188,4 @@ def _switches(plan: Plan) -> int:
     for step in plan.steps:
         if isinstance(step, (Dispatch, RunCpu)):
             kinds.append(isinstance(step, Dispatch))
-    return sum(a != b for a, b in zip(kinds, kinds[1:], strict=False))
+    return sum(a != b for a, b in pairwise(kinds))

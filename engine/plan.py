@@ -6,7 +6,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from engine import costs
 from engine import schedule as tasks
+from engine.checks import Check, merged
 from engine.codegen import generate
 from engine.dims import Dim, Guard, at_least, product, symbol, symbols_of
 from engine.errors import PlanError
@@ -45,13 +47,23 @@ class Variant:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """One dispatch: the first variant whose guards hold runs; the last has none."""
+    """One dispatch: the first variant whose guards hold runs; the last has none.
+
+    Attributes:
+        label: its operators.
+        origin: names of the model's nodes that it computes.
+        nodes: keys of the graph's nodes that it computes.
+        outputs: values that it writes.
+        flops, nbytes: operations, and bytes read and written, from which its time is predicted.
+    """
 
     label: str
     origin: tuple[str, ...]
     nodes: tuple[str, ...]
     variants: tuple[Variant, ...]
     outputs: tuple[str, ...]
+    flops: Dim = 0
+    nbytes: Dim = 0
 
 
 Step = (
@@ -101,8 +113,8 @@ class Plan:
     Attributes:
         graph: after passes; nodes, types and constants are read from it.
         symbols: names bound from the inputs' shapes.
-        guards: what the sizes must fulfil for the plan to be right; a call that breaks one gets
-            another plan.
+        guards: what the inputs' sizes must fulfil; a call that breaks one gets another plan.
+        checks: what sizes must fulfil when they are bound; where they do not, nodes go to the CPU.
         steps: in order.
         kernels: rendered once each.
         roots: value to the value whose buffer it shares, for views.
@@ -115,12 +127,14 @@ class Plan:
         checked_inputs: int64 inputs that are taken to fit int32; a call that breaks this gets
             another plan.
         binding: the sizes that decided partition and memory.
+        profile: the rates by which times are predicted.
     """
 
     graph: Graph
     target: Target
     symbols: tuple[str, ...]
     guards: tuple[Guard, ...]
+    checks: tuple[Check, ...]
     steps: tuple[Step, ...]
     kernels: tuple[Kernel, ...]
     roots: Mapping[str, str]
@@ -134,6 +148,7 @@ class Plan:
     partition: Partition
     fusion: Fusion
     binding: Mapping[str, int]
+    profile: costs.DeviceProfile
 
     def root(self, name: str) -> str:
         """The value whose buffer `name` shares."""
@@ -266,7 +281,8 @@ class _Lowerer:
             if tensor.writable
         }
         keys = tuple(n.key for n in group.nodes)
-        return Dispatch(group.label, group.origin, keys, variants, tuple(sorted(written)))
+        work = costs.dispatch_work(self.graph, group.nodes, (*group.inputs, *group.outputs))
+        return Dispatch(group.label, group.origin, keys, variants, tuple(sorted(written)), *work)
 
     def _variant(self, group: Group, call: KernelCall, fuse: bool) -> Variant:
         tensors = dict(call.tensors)
@@ -362,8 +378,10 @@ def build_plan(
     roots: Mapping[str, str],
     sizes: frozenset[str],
     guards: Sequence[Guard],
+    checks: Sequence[Check],
     symbols: Sequence[str],
     binding: Mapping[str, int],
+    profile: costs.DeviceProfile,
     appends: Mapping[str, Append],
     checked_inputs: Sequence[str],
 ) -> Plan:
@@ -384,15 +402,13 @@ def build_plan(
     fixed |= set(lowerer.growing)
     intervals = _intervals(graph, steps, lowerer, fixed)
     memory = _assign_by_epoch(intervals, epochs(symbols, steps), binding)
-    limit = target.max_storage_buffer_binding_size
-    limits = [
-        at_least(limit, i.nbytes, f"{i.name} fits a binding of {limit} bytes") for i in intervals
-    ]
+    limits = _limits(steps, {i.name: i.nbytes for i in intervals}, target)
     return Plan(
         graph,
         target,
         (*symbols, *(a.capacity for a in appends.values())),
-        tuple(dict.fromkeys([*guards, *(g for g in limits if g.known is not True)])),
+        tuple(dict.fromkeys(guards)),
+        merged([*checks, *limits]),
         tuple(steps),
         tuple(lowerer.rendered),
         roots,
@@ -406,7 +422,20 @@ def build_plan(
         partition,
         fusion,
         dict(binding),
+        profile,
     )
+
+
+def _limits(steps: Sequence[Step], nbytes: Mapping[str, Dim], target: Target) -> list[Check]:
+    """That every buffer of a dispatch may be bound."""
+    limit = target.max_storage_buffer_binding_size
+    found = []
+    for step in steps:
+        if isinstance(step, Dispatch):
+            for name in sorted(_touched(step) & nbytes.keys()):
+                why = f"{name!r} takes at most {limit / (1 << 20):.1f} MiB"
+                found.append(Check(at_least(limit, nbytes[name], why), step.nodes))
+    return found
 
 
 def epochs(symbols: Sequence[str], steps: Sequence[Step]) -> Mapping[str, int]:

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 ORDER = (
     *("errors", "dtypes", "dims", "target", "ir", "indexing", "shader", "tiles", "windows", "ops"),
     *("importer", "exporter", "passes", "intervals", "ranges", "costs", "verdicts"),
-    *("placement", "partition", "layout", "fusion", "codegen", "schedule", "memory", "plan"),
-    *("bind", "compiler", "explain", "serialize", "runtime", "backend", "tools", "cli"),
+    *("placement", "partition", "layout", "fusion", "codegen", "schedule", "memory", "checks"),
+    *("plan", "bind", "compiler", "explain", "serialize", "runtime", "backend", "tools", "cli"),
     "__main__",
 )
 """Modules and packages of `engine/`; each may import those to its left, and its own parts."""

@@ -11,7 +11,7 @@ import numpy as np
 
 from cpu_fallback import registry
 from engine import schedule as tasks
-from engine.bind import Binder, Bound
+from engine.bind import Binder, Bound, Chosen
 from engine.dims import Table
 from engine.errors import DeviceError, EngineError, PlanError
 from engine.ir import Array, Graph, Node
@@ -22,6 +22,9 @@ from engine.runtime.control import is_control_flow, run_control_flow
 from engine.runtime.device import READBACK, STORAGE, UNIFORM, Device, Pipeline
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue, int_of
+
+MAX_SUBMIT_NS = 200_000_000
+"""Most predicted time of a submit: watchdogs of phones and of Windows end what takes seconds."""
 
 
 class WideInputError(EngineError):
@@ -50,6 +53,9 @@ class ExecutionContext:
         grown: for outputs that grow in place, the input whose buffer they are in.
         wanted: values of GPU buffers that are needed on the host.
         encoder, compute: the command encoder and compute pass being recorded, if any.
+        on_device: outputs that stay on the device.
+        arrived: inputs that lie on the device, as values.
+        recorded_ns: predicted time of the dispatches recorded since the last submit.
         chosen, shapes: what the epochs bound so far say, together.
         submitted: downloads that were encoded and not yet collected.
     """
@@ -62,9 +68,12 @@ class ExecutionContext:
     uses: dict[str, int] = field(default_factory=dict)
     grown: dict[str, DeviceValue] = field(default_factory=dict)
     wanted: frozenset[str] = frozenset()
+    on_device: frozenset[str] = frozenset()
+    arrived: dict[str, DeviceValue] = field(default_factory=dict)
     encoder: Any = None
     compute: Any = None
-    chosen: dict[int, tuple[int, tuple[int, int, int] | None]] = field(default_factory=dict)
+    recorded_ns: int = 0
+    chosen: dict[int, Chosen] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     submitted: list[str] = field(default_factory=list)
 
@@ -94,7 +103,7 @@ class Executor:
         self._slots: list[Any] = [None] * len(plan.memory.slots)
         self._fixed: dict[str, Any] = {}
         self._staging: dict[str, Any] = {}
-        self._groups: dict[tuple[int, int, tuple[int, ...]], tuple[Pipeline, Any]] = {}
+        self._groups: dict[tuple[int, int], tuple[tuple[int, ...], Pipeline, Any]] = {}
         self._params: Any = None
         self._written: dict[int, bytes] = {}
         self._uses = _host_uses(plan)
@@ -133,8 +142,9 @@ class Executor:
         context.wanted = self._host_reads | {
             self.plan.root(n) for n in outputs if n not in on_device
         }
+        context.on_device = frozenset(on_device)
+        context.arrived = {n: v for n, v in feeds.items() if isinstance(v, DeviceValue)}
         self._bind(context, 0)
-        self._reserve_outputs(context, on_device)
         dispatch = 0
         for step in self.plan.steps:
             if isinstance(step, Dispatch):
@@ -200,6 +210,7 @@ class Executor:
             context.shapes.update(bound.shapes)
             if self.device is not None:
                 self._prepare_buffers(self.device, bound)
+            self._reserve_outputs(context)
 
     def _prepare_buffers(self, device: Device, bound: Bound) -> None:
         for slot, nbytes in bound.slot_nbytes.items():
@@ -212,9 +223,9 @@ class Executor:
             device.write(self._params, bound.params, bound.params_offset)
             self._written[bound.params_offset] = bound.params
 
-    def _reserve_outputs(self, context: ExecutionContext, on_device: Collection[str]) -> None:
-        """Gives outputs that stay on the device buffers of their own."""
-        for name in on_device:
+    def _reserve_outputs(self, context: ExecutionContext) -> None:
+        """Gives outputs that stay on the device buffers of their own, once sizes are known."""
+        for name in context.on_device:
             root = self.plan.root(name)
             if root in self.plan.memory.slot_of and root not in context.external:
                 if root not in context.shapes:
@@ -269,21 +280,24 @@ class Executor:
         self._release(context, name)
 
     def _encode(self, context: ExecutionContext, index: int, dispatch: Dispatch) -> None:
-        choice, grid = context.chosen[index]
+        choice, grid, predicted_ns = context.chosen[index]
         if grid is None:
             return
+        if context.recorded_ns and context.recorded_ns + predicted_ns > MAX_SUBMIT_NS:
+            self._submit(context)
+        context.recorded_ns += predicted_ns
         with context.times.phase("encode"):
             variant = dispatch.variants[choice]
             buffers = [self._buffer(context, name) for name in variant.values]
-            key = (index, choice, tuple(b.uid for b in buffers))
-            found = self._groups.get(key)
-            if found is None:
-                found = self._make_group(index, choice, variant.kernel, buffers)
-                self._groups[key] = found
+            uids = tuple(b.uid for b in buffers)
+            found = self._groups.get((index, choice))
+            if found is None or found[0] != uids:
+                made = self._make_group(index, choice, variant.kernel, buffers)
+                found = self._groups[index, choice] = (uids, *made)
             if context.compute is None:
                 self._open(context)
                 context.compute = context.encoder.begin_compute_pass()
-            pipeline, group = found
+            _, pipeline, group = found
             context.compute.set_pipeline(pipeline.pipeline)
             context.compute.set_bind_group(0, group)
             context.compute.dispatch_workgroups(*grid)
@@ -294,8 +308,6 @@ class Executor:
         self, index: int, choice: int, kernel: int, buffers: list[Any]
     ) -> tuple[Pipeline, Any]:
         device = self._device()
-        if len(self._groups) > 4 * len(self.plan.dispatches) + 64:
-            self._groups.clear()
         pipeline = device.pipeline(self.plan.kernels[kernel])
         offset = self.binder.params_offsets[index, choice]
         group = device.bind_group(pipeline, buffers, self._params, offset)
@@ -333,6 +345,8 @@ class Executor:
             return
         with context.times.phase("encode"):
             encoder, context.encoder = context.encoder, None
+            context.recorded_ns = 0
+            context.times.submits += 1
             self._device().submit(encoder)
 
     def _collect(self, context: ExecutionContext, values: tuple[str, ...]) -> None:
@@ -366,6 +380,11 @@ class Executor:
         for bound in context.bound:
             if name in bound.sizes:
                 return bound.sizes[name]
+        if name in context.arrived:
+            with context.times.phase("download"):
+                context.host[name] = context.arrived[name].numpy()
+            context.times.downloaded_nbytes += context.host[name].nbytes
+            return context.host[name]
         root = self.plan.root(name)
         if root == name:
             raise PlanError(f"value {name!r} is not on the host")

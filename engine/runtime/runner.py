@@ -11,11 +11,12 @@ from typing import Any
 import numpy as np
 
 from engine.bind import LimitError
+from engine.checks import GuardTable
 from engine.compiler import Options, appending_concats, compile_graph, optimise
 from engine.costs import DeviceProfile
-from engine.dims import Guard, evaluate, substitute, symbol, symbols_of
+from engine.dims import evaluate, substitute, symbol, symbols_of
 from engine.dtypes import from_numpy
-from engine.errors import InputError
+from engine.errors import InputError, PlanError
 from engine.ir import Graph, Node, TensorType, Value
 from engine.passes import PipelineResult
 from engine.plan import Plan
@@ -100,6 +101,8 @@ class Runner:
                 log.info("%s; nodes that read %s run on the CPU", error, sorted(wide))
                 options = replace(options, wide_inputs=options.wide_inputs | wide)
             except LimitError as error:
+                if options.refused.keys() >= set(error.nodes):
+                    raise
                 log.info("nodes %s go to the CPU: %s", error.nodes, error)
                 refused = {**options.refused, **dict.fromkeys(error.nodes, str(error))}
                 options = replace(options, refused=refused)
@@ -121,6 +124,13 @@ class Runner:
     def passed(self, plan: Plan) -> PipelineResult:
         """What the passes did to get to the graph of a plan."""
         return next(p.passed for p in self.prepared if p.plan is plan)
+
+    def close(self) -> None:
+        """Drops plans and weights, those of bodies too."""
+        self.prepared.clear()
+        self._passed.clear()
+        self._bodies.clear()
+        self.constants = None
 
     def forget(self) -> None:
         """Clears what `executed` says, in the bodies too."""
@@ -150,12 +160,12 @@ class Runner:
         self, feeds: Mapping[str, Any], options: Options, around: Mapping[str, int]
     ) -> tuple[Prepared, dict[str, int]]:
         signature = tuple(_kind(feeds.get(n)) for n in self.graph.inputs)
-        kept = options.growing
-        key = (signature, options.wide_inputs, tuple(options.refused.items()), kept)
-        for prepared in self.prepared:
+        key = (signature, options.wide_inputs, frozenset(options.refused), options.growing)
+        for index, prepared in enumerate(self.prepared):
             if prepared.signature == key:
                 binding = bind_inputs(prepared.plan.graph, feeds, around)
-                if all(g.holds(binding) for g in prepared.plan.guards if _is_early(g, binding)):
+                if not prepared.executor.binder.guards.broken(binding):
+                    self.prepared.insert(0, self.prepared.pop(index))
                     return prepared, binding
         return self._compile(feeds, options, around, signature, key)
 
@@ -170,15 +180,17 @@ class Runner:
         graph = _typed(self.graph, feeds)
         binding = bind_inputs(graph, feeds, around)
         passed = self._passed.get(signature)
-        if passed is None or not all(g.holds(binding) for g in passed.guards):
+        if passed is None or GuardTable(passed.guards).broken(binding):
             passed = self._passed[signature] = optimise(graph, options, binding)
         target = self.device.target if self.device is not None else Target.baseline()
         plan = compile_graph(passed, options, target, self.profile, binding, around)
-        if not all(g.holds(binding) for g in plan.guards if _is_early(g, binding)):
+        if GuardTable(plan.guards).broken(binding):
             fixed = _specialised(graph, binding)
             passed = optimise(fixed, options, binding)
             plan = compile_graph(passed, options, target, self.profile, binding, around)
             binding = bind_inputs(plan.graph, feeds, around)
+            for guard in GuardTable(plan.guards).broken(binding):
+                raise PlanError(f"no plan fits these sizes: it would need that {guard}")
         executor = Executor(plan, self.device, self.constants, self._run_body)
         prepared = Prepared(plan, executor, key, passed)
         self.compiled += 1
@@ -215,10 +227,6 @@ def _kind(value: Any) -> tuple[Any, ...]:
     if isinstance(value, DeviceValue):
         return (value.dtype.name, len(value.shape))
     return (np.asarray(value).dtype.str, np.ndim(value))
-
-
-def _is_early(guard: Guard, binding: Mapping[str, int]) -> bool:
-    return symbols_of(guard.expr) <= binding.keys()
 
 
 def _typed(graph: Graph, feeds: Mapping[str, Any]) -> Graph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,6 +110,7 @@ class InferenceSession:
         self._options = options
         self._closed = False
         self.times = CallTimes()
+        self._lock = threading.RLock()
         self._device = self._open_device()
         self._runner = self._make_runner()
         if require_gpu and not self._symbols():
@@ -157,25 +159,26 @@ class InferenceSession:
         """
         names = self._output_names(output_names)
         self._output_names(list(outputs_on_device))
-        feeds = self._check_feeds(input_feed)
+        kept = [n for n in outputs_on_device if n in names]
         with self._locked():
+            feeds = self._check_feeds(input_feed)
             if self._require_gpu:
                 self._check_placement(self._runner.plan(feeds))
             self._runner.forget()
-            results, self.times = self._runner.run(feeds, names, outputs_on_device)
+            results, self.times = self._runner.run(feeds, names, kept)
         return [results[n] for n in names]
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
         """The session's device, for one call at a time; a lost one is replaced."""
-        if self._closed:
-            raise EngineError("the session is closed")
-        if self._device is not None and self._device.lost:
-            self._device = self._open_device()
-            self._runner = self._make_runner()
-        lock = self._device.lock if self._device is not None else self._runner.lock
-        with lock:
-            yield
+        with self._lock:
+            if self._closed:
+                raise EngineError("the session is closed")
+            if self._device is not None and self._device.lost:
+                self._device = self._open_device()
+                self._runner = self._make_runner()
+            with self._device.lock if self._device is not None else self._lock:
+                yield
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that a call must give, as the model declares them."""
@@ -244,9 +247,9 @@ class InferenceSession:
 
     def close(self) -> None:
         """Frees buffers and plans; every later call raises EngineError."""
-        self._closed = True
-        self._runner.prepared.clear()
-        self._runner.constants = None
+        with self._lock:
+            self._closed = True
+            self._runner.close()
 
     def __enter__(self) -> InferenceSession:
         return self
@@ -261,6 +264,8 @@ class InferenceSession:
 
     def _output_names(self, names: Sequence[str] | None) -> Sequence[str]:
         known = self._model.graph.outputs
+        if isinstance(names, str):
+            raise InputError(f"output names are a list of strings, not the string {names!r}")
         unknown = [n for n in names or () if n not in known]
         if unknown:
             raise InputError(f"the model has no outputs {unknown}; it has {list(known)}")
@@ -363,6 +368,7 @@ def _check_feed(name: str, type_: ValueType | None, value: Any, device: Device |
             raise InputError(f"input {name!r} is a {type(value).__name__}; expected a list")
         return [_check_feed(name, type_.element, v, device) for v in value]
     if isinstance(value, DeviceValue):
+        value.device.require()
         if device is None:
             return value.numpy()
         if value.device is not device:

@@ -15,13 +15,14 @@ class CallTimes:
     Attributes:
         phases: "bind", "upload", "encode", "wait" (for the GPU), "download", "host" (CPU nodes).
         total: the whole call.
-        dispatches: kernels run.
+        dispatches, submits: kernels run, and in how many submits.
         uploaded_nbytes, downloaded_nbytes: bytes that crossed.
     """
 
     phases: dict[str, float] = field(default_factory=dict)
     total: float = 0.0
     dispatches: int = 0
+    submits: int = 0
     uploaded_nbytes: int = 0
     downloaded_nbytes: int = 0
 

@@ -1,0 +1,60 @@
+"""Conditions that sizes must fulfil, and the nodes to blame where they do not.
+
+A guard on sizes that the inputs decide picks the plan before it runs. All others are checks: they
+are evaluated when their sizes are bound, and a broken one sends its nodes to the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from engine.dims import Guard, Table, symbols_of
+from engine.ir import Graph
+from engine.ops import Support
+from engine.partition import Partition
+
+
+@dataclass(frozen=True)
+class Check:
+    """A guard, and the keys of the nodes that can only be on the GPU if it holds."""
+
+    guard: Guard
+    nodes: tuple[str, ...]
+
+
+class GuardTable:
+    """Guards that are evaluated together."""
+
+    def __init__(self, guards: Sequence[Guard]) -> None:
+        self.guards = tuple(guards)
+        self._table = Table([g.expr for g in self.guards])
+
+    def broken(self, binding: Mapping[str, int]) -> list[Guard]:
+        """Those that do not hold. Raises: KeyError for an unbound symbol."""
+        values = self._table.evaluate(binding)
+        return [g for g, v in zip(self.guards, values, strict=True) if not g.accepts(v)]
+
+
+def late_checks(
+    graph: Graph, support: Mapping[str, Support], placed: Partition, symbols: Collection[str]
+) -> list[Check]:
+    """The guards of GPU nodes on sizes that are bound in mid-run, with their nodes."""
+    found = []
+    for node in graph.nodes:
+        if placed.on_gpu(node):
+            late = (g for g in support[node.key].guards if not symbols_of(g.expr) <= set(symbols))
+            found += [Check(guard, (node.key,)) for guard in late]
+    return found
+
+
+def merged(checks: Iterable[Check]) -> tuple[Check, ...]:
+    """Each open condition once, with all its nodes."""
+    guards: dict[tuple[str, object], Guard] = {}
+    nodes: dict[tuple[str, object], dict[str, None]] = {}
+    for check in checks:
+        if check.guard.known is not True:
+            key = (check.guard.kind, check.guard.expr)
+            guards.setdefault(key, check.guard)
+            nodes.setdefault(key, {}).update(dict.fromkeys(check.nodes))
+    return tuple(Check(guard, tuple(nodes[key])) for key, guard in guards.items())
