@@ -23,6 +23,8 @@ from engine.ir import Array, Graph, Node, Shape, TensorType, ValueType
 from engine.target import Target
 
 MAX_RANK = 8
+MAX_DIMS = 4096
+"""Constants with more elements hold data, not sizes."""
 
 
 @dataclass(frozen=True)
@@ -100,15 +102,16 @@ class NodeView:
         return self.graph.constant(self.node.input(index))
 
     def dims(self, index: int) -> Array | None:
-        """Content of integer input `index` as an object array of `Dim`; None if unknown."""
+        """Content of small integer input `index` as an object array of `Dim`; None if unknown."""
         name = self.node.input(index)
         if name not in self.graph.values:
             return None
         value = self.graph.values[name]
         if value.dims is not None:
             return value.dims
-        if value.constant is not None and value.constant.dtype.kind in "iub":
-            return value.constant.astype(object)
+        array = value.constant
+        if array is not None and array.dtype.kind in "iub" and array.size <= MAX_DIMS:
+            return array.astype(object)
         return None
 
     def dim_list(self, index: int) -> list[Dim] | None:
