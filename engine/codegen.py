@@ -6,7 +6,6 @@ alone, it becomes `chain`, which `shaders/elementwise.wgsl` calls for four neigh
 
 from __future__ import annotations
 
-import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -189,18 +188,13 @@ def _function(
         names[value] = f"x_{name}"
     for index, node in enumerate(nodes):
         prefix = prefixes[node.key]
-        lines.append(f"// {node.op_type} {_comment(node)}")
+        lines.append(f"// {node.op_type}")
         expression = _expression(views[node.key], names, prefix, build.storages, wide)
         lines.append(f"let v{index} = {expression};")
         names[node.outputs[0]] = f"v{index}"
     suffix = "4" if wide else ""
     lines += [f"store{suffix}_{name}(i, {names[value]});" for value, name in outputs.items()]
     return f"{entry} {{\n" + "\n".join(f"    {line}" for line in lines) + "\n}\n"
-
-
-def _comment(node: Node) -> str:
-    names = ", ".join(node.origin) or node.name or node.key
-    return re.sub(r"[^\x20-\x7e]", "?", names)
 
 
 def _expression(

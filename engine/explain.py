@@ -166,7 +166,7 @@ def explain(plan: Plan, passed: PipelineResult, device: str) -> Report:
         _switches(plan),
         {k: (r.applied, r.near_misses) for k, r in passed.results.items()},
         (plan.fusion.applied, plan.fusion.near_misses),
-        tuple(k.wgsl for k in plan.kernels),
+        tuple(_listing(plan, i) for i in range(len(plan.kernels))),
     )
 
 
@@ -180,6 +180,17 @@ def _row(plan: Plan, node: Node, kernel: int | None, ran: bool) -> NodeRow:
         elif device in ("gpu", "cpu"):
             device, reason = "folded", "its result is known when planning"
     return NodeRow(node.name or node.key, node.op_type, node.origin, device, reason, kernel)
+
+
+def _listing(plan: Plan, index: int) -> str:
+    """A kernel's text, under the nodes that it computes; equal texts are one kernel."""
+    kernel = plan.kernels[index]
+    users = [
+        f"// dispatch {i}: {d.label}: {', '.join(d.origin)}"
+        for i, d in enumerate(plan.dispatches)
+        if any(v.kernel == index for v in d.variants)
+    ]
+    return "\n".join([f"// kernel {index}: {kernel.name}", *users, kernel.wgsl])
 
 
 def _switches(plan: Plan) -> int:

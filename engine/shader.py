@@ -18,7 +18,7 @@ import hashlib
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property, lru_cache
 from importlib import resources
 from string import Template
 
@@ -82,7 +82,7 @@ class Kernel:
     overrides: tuple[tuple[str, int], ...] = ()
     features: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Hash of text, overrides and features: equal keys are the same pipeline."""
         parts = (self.wgsl, repr(self.overrides), repr(sorted(self.features)))
@@ -128,17 +128,25 @@ def preprocess(stem: str, flags: Iterable[str] = (), text: Mapping[str, str] | N
     Raises: ShaderError, with file and line, for an unknown directive, a field without a value, or
         a value or flag that the file does not use.
     """
-    flags, text = set(flags), dict(text or {})
+    return _preprocess(stem, frozenset(flags), tuple(sorted((text or {}).items())))[0]
+
+
+@lru_cache(maxsize=1024)
+def _preprocess(
+    stem: str, flags: frozenset[str], text: tuple[tuple[str, str], ...]
+) -> tuple[str, frozenset[str]]:
+    """The text of `preprocess`, and the library files in it."""
     seen: set[str] = set()
     used: set[str] = set()
-    lines = _expand(stem, flags, seen, used)
+    values = dict(text)
+    lines = _expand(stem, set(flags), seen, used)
     body = Template("\n".join(lines) + "\n")
     fields = set(body.get_identifiers())
-    if fields != set(text) or not body.is_valid():
-        raise ShaderError(f"{stem}.wgsl has the fields {sorted(fields)}, given {sorted(text)}")
+    if fields != set(values) or not body.is_valid():
+        raise ShaderError(f"{stem}.wgsl has the fields {sorted(fields)}, given {sorted(values)}")
     if flags - used:
         raise ShaderError(f"{stem}.wgsl does not know the flags {sorted(flags - used)}")
-    return body.substitute(text)
+    return body.substitute(values), frozenset(seen)
 
 
 def _expand(stem: str, flags: set[str], seen: set[str], used: set[str]) -> list[str]:
@@ -201,7 +209,33 @@ def render(
 
     Raises: ShaderError if anything is missing, unused or contradictory.
     """
-    body = preprocess(stem, flags, text)
+    return _render(
+        name,
+        stem,
+        tuple(sorted(elements.items())),
+        frozenset(flags),
+        tuple(sorted((text or {}).items())),
+        tuple(sorted((overrides or {}).items())),
+        frozenset(features),
+        fused,
+        frozenset(growing),
+    )
+
+
+@lru_cache(maxsize=4096)
+def _render(
+    name: str,
+    stem: str,
+    element_of: tuple[tuple[str, str], ...],
+    flags: frozenset[str],
+    text: tuple[tuple[str, str], ...],
+    overrides: tuple[tuple[str, int], ...],
+    features: frozenset[str],
+    fused: Fused,
+    growing: frozenset[str],
+) -> Kernel:
+    body, seen = _preprocess(stem, flags, text)
+    elements = dict(element_of)
     tensors = []
     for tensor, writable, _ in declared(body):
         if tensor in fused.replaces:
@@ -214,8 +248,7 @@ def render(
     ordered = tuple(t for t in everything if not t.writable) + tuple(
         t for t in everything if t.writable
     )
-    files = [source(f.removesuffix(".wgsl")) for f in dict.fromkeys(fused.includes)]
-    library = "\n".join(f for f in files if f.strip() not in body)
+    library = _library(fused.includes, seen)
     fields = _params(stem, body) + fused.params
     fields += tuple(word for t in ordered for word in t.params)
     core = _UNIFORM.sub("", _STRUCT.sub("", _DECLARATION.sub("", body)))
@@ -223,7 +256,7 @@ def render(
     parts = [_header(core), *_declarations(ordered, fields, whole), _without_header(core)]
     parts += [library, fused.functions]
     wgsl = "\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
-    constants = _overrides(stem, core, overrides or {})
+    constants = _overrides(stem, core, dict(overrides))
     return Kernel(
         name,
         wgsl,
@@ -231,9 +264,20 @@ def render(
         fields,
         _workgroup(stem, wgsl, constants),
         _workgroup_memory(stem, wgsl, constants),
-        tuple(sorted((overrides or {}).items())),
-        frozenset(features),
+        overrides,
+        features,
     )
+
+
+def _library(includes: Iterable[str], seen: Collection[str]) -> str:
+    """Library files with all that they include, without those that are there already."""
+    present, used = set(seen), set[str]()
+    lines: list[str] = []
+    for file in includes:
+        if file not in present:
+            present.add(file)
+            lines += _expand(file.removesuffix(".wgsl"), set(), present, used)
+    return "\n".join(lines)
 
 
 def _header(text: str) -> str:
