@@ -57,6 +57,10 @@ find_python() {
 
 make_venv() {
   local python version
+  if ! find_python >/dev/null && can_apt; then
+    say "installing Debian's python3"
+    apt_install python3 python3-venv || say "apt-get could not install python3"
+  fi
   python="$(find_python)" || die "Python 3.11 or newer is needed; install it (Debian: apt-get install python3 python3-venv) or set PYTHON=/path/to/python"
   version="$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')"
   if ! "$python" -c 'import venv, ensurepip' >/dev/null 2>&1; then
