@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import engine
 from cpu_fallback import registry
 from engine.errors import ShapeError
 from tests.cpu_fallback.node_cases import cases_of, failures
@@ -170,3 +172,38 @@ def test_strings_move() -> None:
     assert isinstance(got, np.ndarray) and got.tolist() == [["a", "c"], ["b", "d"]]
     got = registry.run("Tile", "", 13, {}, [words, ints(1, 2)], 1)[0]
     assert isinstance(got, np.ndarray) and got.tolist() == [list("abab"), list("cdcd")]
+
+
+FUSED = """
+<ir_version: 10, opset_import: ["" : 21]>
+moved (float[SHAPE] x, float[LAST] bias) => (float[p, q, r, s] y)
+{
+  t = Transpose <perm: ints = PERM> (x)
+  u = Add (t, bias)
+  y = Relu (u)
+}
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("shape", "perm"),
+    [
+        ((2, 8, 3, 12), (0, 2, 3, 1)),
+        ((2, 8, 3, 12), (0, 2, 1, 3)),
+        ((2, 8, 3, 7), (0, 2, 3, 1)),
+        ((2, 8, 3, 7), (3, 2, 1, 0)),
+        ((4, 1, 8, 8), (0, 1, 3, 2)),
+    ],
+)
+def test_consumers_fused_into_a_transpose(shape: Any, perm: tuple[int, ...]) -> None:
+    last = shape[perm[-1]]
+    text = FUSED.replace("PERM", str(list(perm))).replace("LAST", str(last))
+    model = onnx.parser.parse_model(text.replace("SHAPE", str(list(shape))[1:-1]))
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal(shape).astype(np.float32)
+    bias = rng.standard_normal(last).astype(np.float32)
+    with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+        (got,) = session.run(None, {"x": x, "bias": bias})
+        assert "1 dispatches" in str(session.explain())
+    np.testing.assert_array_equal(got, np.maximum(np.transpose(x, perm) + bias, 0))
