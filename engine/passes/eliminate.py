@@ -177,7 +177,7 @@ def _is_zero(negative: bool) -> Callable[[Array], bool]:
     """Zeros of one sign: x + 0.0 turns -0.0 into 0.0, x + -0.0 and x - 0.0 change nothing."""
 
     def is_zero(array: Array) -> bool:
-        if array.dtype == object or (array != 0).any():
+        if array.dtype.kind in "Oc" or (array != 0).any():
             return False
         if array.dtype.kind in "iu":
             return True

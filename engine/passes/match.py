@@ -26,15 +26,26 @@ _SINCE = {
 
 
 _FORM = {
+    "Add": 7,
+    "And": 7,
     "BatchNormalization": 14,
     "Clip": 11,
+    "Div": 7,
     "Dropout": 12,
+    "Equal": 7,
+    "Gemm": 7,
+    "Mul": 7,
+    "Or": 7,
     "Pad": 11,
+    "Pow": 7,
     "ReduceMean": 18,
     "Reshape": 5,
     "Slice": 10,
     "Squeeze": 13,
+    "Sub": 7,
+    "Tile": 6,
     "Unsqueeze": 13,
+    "Xor": 7,
 }
 """First version with the inputs of the newest one; older nodes, left over by conversion, stay."""
 
@@ -84,7 +95,7 @@ def int_input(editor: Editor, name: str) -> list[int] | None:
     if array is not None:
         return [int(v) for v in array.reshape(-1)] if array.dtype.kind in "iu" else None
     value = editor.value(name)
-    if value is None or value.dims is None or name in editor.graph.inputs:
+    if value is None or value.dims is None:
         return None
     content = list(value.dims.reshape(-1))
     return [int(d) for d in content] if is_static(content) else None

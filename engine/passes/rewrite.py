@@ -61,7 +61,7 @@ class Editor:
         return self._slots[slot]
 
     def own_constants(self) -> Iterator[tuple[str, Array]]:
-        """Name and array of each constant of this graph, read or not, but for replaceable ones."""
+        """Name and array of each constant of this graph, read or not, that is no input too."""
         outside = {*self.graph.inputs, *self.graph.captures, *self._writer}
         for name, value in list(self._values.items()):
             if value.constant is not None and name not in outside:
@@ -104,12 +104,14 @@ class Editor:
         return self._values.get(name)
 
     def const(self, name: str) -> Array | None:
-        """The array of a constant; None for "" and for initializers that a caller may replace."""
+        """The array of a constant, None for "" and for what isn't one.
+
+        An initializer that is an input too counts: the session makes a graph without its constant
+        for calls that feed it.
+        """
         if self._parent is not None and name in self.graph.captures:
             return self._parent.const(name)
-        if name in self.graph.inputs or name not in self._values:
-            return None
-        return self._values[name].constant
+        return self._values[name].constant if name in self._values else None
 
     def tensor(self, name: str) -> TensorType | None:
         value = self.value(name)

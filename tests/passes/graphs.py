@@ -74,10 +74,10 @@ def run(graph: Graph, feed: Mapping[str, Array]) -> list[Array]:
 
 
 def random_feed(graph: Graph, seed: int = 1, **symbols: int) -> dict[str, Array]:
-    """Random inputs; symbolic dims are 3 unless given."""
+    """Random inputs where there is no default; symbolic dims are 3 unless given."""
     chance = np.random.default_rng(seed)
     feed = {}
-    for name in graph.inputs:
+    for name in (n for n in graph.inputs if graph.constant(n) is None):
         tensor = graph.values[name].tensor
         assert tensor is not None and tensor.shape is not None
         sizes = [d if isinstance(d, int) else symbols.get(str(d), 3) for d in tensor.shape]

@@ -92,7 +92,8 @@ def test_large_equal_constants() -> None:
     assert result.applied == ("constants of the same content as 'u' merged into it: 'v'",)
 
 
-def test_replaceable_initializer() -> None:
+def test_input_with_default_stays_one() -> None:
+    """Its constant holds where it is not fed; the name must stay in any case."""
     check_untouched(
         cse,
         """g (float[2] a, float[2] u = {1, 2}) => (float[2] b) <float[2] v = {1, 2}> {
@@ -151,6 +152,26 @@ def test_inside_a_body() -> None:
         IF.format(before="", inside="x = Exp(a)  y = Exp(a)  p = Sub(x, y)", other="a"),
         IF.format(before="", inside="x = Exp(a)  p = Sub(x, x)", other="a"),
     )
+
+
+def test_value_captured_two_levels_down() -> None:
+    text = """g (bool c, float[2] a) => (float[2] b) {{
+        {before}
+        b = If(c) <
+            then_branch = t () => (float[2] p) {{
+                p = If(c) <
+                    then_branch = i () => (float[2] r) {{ {inside} }},
+                    else_branch = j () => (float[2] s) {{ s = Neg(a) }}
+                > }},
+            else_branch = e () => (float[2] q) {{ q = Sin(a) }}
+        > }}"""
+    result = check_rewrite(
+        cse,
+        text.format(before="x = Exp(a)  y = Exp(a)", inside="z = Mul(x, y)  r = Add(z, y)"),
+        text.format(before="x = Exp(a)", inside="z = Mul(x, x)  r = Add(z, x)"),
+    )
+    captures = {n.key: set(n.captures) for _, n in result.graph.walk() if n.bodies}
+    assert captures == {"b": {"x", "a", "c"}, "p": {"x", "a"}}
 
 
 def test_same_node_in_two_branches_stays() -> None:

@@ -103,12 +103,16 @@ def test_unknown_size_stays() -> None:
     )
 
 
-def test_replaceable_initializer_stays() -> None:
-    """A caller may feed another c."""
-    check_untouched(
-        eliminate,
-        "g (float[3] a, float[3] c = {1, 1, 1}) => (float[3] b) { x = Neg(a)  b = Mul(x, c) }",
+def test_input_with_default() -> None:
+    """Counts as constant: a call that feeds it has a graph without the constant."""
+    text = (
+        "g (float[3] a, float[3] c{}) => (float[3] b) {{ x = Neg(a)  y = Mul(x, c)  b = Exp(y) }}"
     )
+    result = eliminate(typed(text.format(" = {1, 1, 1}")))
+    assert [n.op_type for n in result.graph.nodes] == ["Neg", "Exp"]
+    assert result.graph.inputs == ("a", "c")
+    assert not eliminate(result.graph).applied
+    check_untouched(eliminate, text.format(""))
 
 
 def test_symbolic_shape() -> None:
