@@ -6,10 +6,12 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import engine
 from cpu_fallback import registry
 from engine import dims
 from engine.errors import ShapeError
@@ -249,3 +251,41 @@ def test_long_sums_are_right() -> None:
 def test_trips_are_bounded() -> None:
     (call,) = product_stage(sized(128, 768, 768), "y")
     assert call.trips == 768 // 4 + 5
+
+
+FUSED = """
+<ir_version: 10, opset_import: ["" : 21]>
+dense (float[SIZE_A] a, float[SIZE_B] b, float[SIZE_Y] c) => (float[p] y)
+{
+  t = MatMul (a, b)
+  u = Add (t, c)
+  y = Relu (u)
+}
+"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ((64, 36), (36, 340)),
+        ((37, 35), (35, 41)),
+        ((1, 64), (64, 100)),
+        ((3, 33), (33, 9)),
+        ((300, 4), (4, 1)),
+        ((2, 3, 9, 8), (3, 8, 12)),
+    ],
+)
+def test_consumers_fused_into_a_product(a: tuple[int, ...], b: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(3)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in (a, b))
+    product = x.astype(np.float64) @ w
+    c = rng.standard_normal(product.shape).astype(np.float32)
+    text = FUSED.replace("float[p]", f"float{list(product.shape)}")
+    for name, shape in (("SIZE_A", a), ("SIZE_B", b), ("SIZE_Y", product.shape)):
+        text = text.replace(name, str(list(shape))[1:-1])
+    model = onnx.parser.parse_model(text)
+    with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+        (got,) = session.run(None, {"a": x, "b": w, "c": c})
+        assert "1 dispatches" in str(session.explain())
+    np.testing.assert_allclose(got, np.maximum(product + c, 0), rtol=1e-5, atol=1e-4)
