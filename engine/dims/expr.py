@@ -7,9 +7,9 @@ by an expression takes it to be nonzero.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Union
 
 Atom = Union["Symbol", "Apply"]
@@ -30,12 +30,23 @@ class Symbol:
 
 @dataclass(frozen=True)
 class Apply:
-    """A function of dims that no polynomial expresses: one of `_FUNCTIONS`."""
+    """A function of dims that no polynomial expresses: one of `BUILDERS`."""
 
     op: str
     args: tuple[Dim, ...]
 
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.op, self.args))
+
+    def __hash__(self) -> int:
+        return self._hash
+
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         if self.op in ("//", "%"):
             return f"({_operand(self.args[0])} {self.op} {_operand(self.args[1])})"
         return f"{self.op}({', '.join(map(str, self.args))})"
@@ -47,8 +58,12 @@ class Expr:
 
     terms: tuple[tuple[Monomial, int], ...]
 
-    def __hash__(self) -> int:
+    @cached_property
+    def _hash(self) -> int:
         return hash(self.terms)
+
+    def __hash__(self) -> int:
+        return self._hash
 
     def __add__(self, other: Dim) -> Dim:
         return _sum(_terms(self), _terms(other))
@@ -87,6 +102,10 @@ class Expr:
         return mod(other, self)
 
     def __str__(self) -> str:
+        return self._text
+
+    @cached_property
+    def _text(self) -> str:
         parts = []
         for monomial, factor in self.terms:
             text = "*".join(map(str, monomial))
@@ -360,12 +379,12 @@ def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:
                 term = term * values.get(atom.name, symbol(atom.name))
             else:
                 args = [substitute(a, values) for a in atom.args]
-                term = term * _BUILD[atom.op](*args)
+                term = term * BUILDERS[atom.op](*args)
         total = total + term
     return total
 
 
-_BUILD: dict[str, Callable[[Dim, Dim], Dim]] = {
+BUILDERS: dict[str, Callable[[Dim, Dim], Dim]] = {
     "//": floordiv,
     "%": mod,
     "min": dmin,
@@ -373,151 +392,3 @@ _BUILD: dict[str, Callable[[Dim, Dim], Dim]] = {
     "eq": is_equal,
     "bcast": broadcast,
 }
-
-_PYTHON = {
-    "//": "({0} // {1})",
-    "%": "({0} % {1})",
-    "min": "min({0}, {1})",
-    "max": "max({0}, {1})",
-    "eq": "int({0} == {1})",
-    "bcast": "({1} if {0} == 1 else {0})",
-}
-
-
-def evaluate(dim: Dim, binding: Binding) -> int:
-    """The integer that `dim` is under `binding`. Raises: KeyError for an unbound symbol."""
-    if isinstance(dim, int):
-        return dim
-    return Table((dim,)).evaluate(binding)[0]
-
-
-class Table:
-    """Dims evaluated together: shared parts once, by a Python function generated at first use."""
-
-    def __init__(self, dims: Sequence[Dim]) -> None:
-        self.dims = tuple(dims)
-        self.symbols = tuple(sorted(frozenset().union(*map(symbols_of, self.dims))))
-        self._function: Callable[[Binding], tuple[int, ...]] | None = None
-
-    def evaluate(self, binding: Binding) -> tuple[int, ...]:
-        """The integers, in the order of `dims`. Raises: KeyError for an unbound symbol."""
-        if self._function is None:
-            self._function = self._generate()
-        return self._function(binding)
-
-    def _generate(self) -> Callable[[Binding], tuple[int, ...]]:
-        lines = [f"  s{i} = b[{name!r}]" for i, name in enumerate(self.symbols)]
-        names: dict[object, str] = {Symbol(n): f"s{i}" for i, n in enumerate(self.symbols)}
-
-        def reference(dim: Dim) -> str:
-            if isinstance(dim, int):
-                return f"({dim})"
-            if dim not in names:
-                terms = [
-                    "*".join([str(factor)] * (factor != 1 or not m) + [atom_name(a) for a in m])
-                    for m, factor in dim.terms
-                ]
-                lines.append(f"  e{len(names)} = {' + '.join(terms)}")
-                names[dim] = f"e{len(names)}"
-            return names[dim]
-
-        def atom_name(atom: Atom) -> str:
-            if isinstance(atom, Apply) and atom not in names:
-                text = _PYTHON[atom.op].format(*(reference(a) for a in atom.args))
-                lines.append(f"  a{len(names)} = {text}")
-                names[atom] = f"a{len(names)}"
-            return names[atom]
-
-        results = [reference(d) for d in self.dims]
-        source = "\n".join(
-            ["def table(b):", *lines, f"  return ({''.join(r + ', ' for r in results)})"]
-        )
-        scope: dict[str, Callable[[Binding], tuple[int, ...]]] = {}
-        exec(compile(source, "<dims>", "exec"), scope)
-        return scope["table"]
-
-
-def to_postfix(dim: Dim) -> list[int | str]:
-    """`dim` as postfix: integers, symbol names prefixed by "$", and operator names."""
-    if isinstance(dim, int):
-        return [dim]
-    out: list[int | str] = []
-    for index, (monomial, factor) in enumerate(dim.terms):
-        out.append(factor)
-        for atom in monomial:
-            if isinstance(atom, Symbol):
-                out.append("$" + atom.name)
-            else:
-                for arg in atom.args:
-                    out.extend(to_postfix(arg))
-                out.append(atom.op)
-            out.append("*")
-        if index:
-            out.append("+")
-    return out
-
-
-def from_postfix(items: Sequence[int | str]) -> Dim:
-    """The dim that `to_postfix` wrote."""
-    stack: list[Dim] = []
-    for item in items:
-        if isinstance(item, int):
-            stack.append(item)
-        elif item.startswith("$"):
-            stack.append(symbol(item[1:]))
-        else:
-            b, a = stack.pop(), stack.pop()
-            if item == "+":
-                stack.append(a + b)
-            elif item == "*":
-                stack.append(a * b)
-            else:
-                stack.append(_BUILD[item](a, b))
-    return stack.pop()
-
-
-@dataclass(frozen=True)
-class Guard:
-    """A condition on sizes: `expr == 0` ("zero") or `expr >= 0` ("nonneg"); `why` in words."""
-
-    kind: str
-    expr: Dim
-    why: str = ""
-
-    def holds(self, binding: Binding) -> bool:
-        """Whether it is true under `binding`. Raises: KeyError for an unbound symbol."""
-        return self.accepts(evaluate(self.expr, binding))
-
-    def accepts(self, value: int) -> bool:
-        """Whether it is true where `expr` is `value`."""
-        return value == 0 if self.kind == "zero" else value >= 0
-
-    @property
-    def known(self) -> bool | None:
-        """True or False where the bounds decide, else None."""
-        lo, hi = bounds(self.expr)
-        if self.kind == "zero":
-            if lo == hi == 0:
-                return True
-            return False if (lo is not None and lo > 0) or (hi is not None and hi < 0) else None
-        if lo is not None and lo >= 0:
-            return True
-        return False if hi is not None and hi < 0 else None
-
-    def __str__(self) -> str:
-        return self.why or f"{self.expr} {'== 0' if self.kind == 'zero' else '>= 0'}"
-
-
-def equal(a: Dim, b: Dim, why: str = "") -> Guard:
-    """The guard a == b."""
-    return Guard("zero", a - b, why or f"{a} == {b}")
-
-
-def at_least(a: Dim, b: Dim, why: str = "") -> Guard:
-    """The guard a >= b."""
-    return Guard("nonneg", a - b, why or f"{a} >= {b}")
-
-
-def divisible(a: Dim, n: int, why: str = "") -> Guard:
-    """The guard that n divides a."""
-    return Guard("zero", mod(a, n), why or f"{n} divides {a}")
