@@ -99,7 +99,10 @@ def _integer_power(x: Tensor, y: Tensor) -> Tensor:
 @cpu_op("PRelu", since=7)
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
     """x where x >= 0, else slope * x; `slope` broadcasts onto x. Source: ONNX PRelu-16."""
-    return np.where(x < 0, x * slope, x)
+    zero = x.dtype.type(0)
+    if x.dtype.kind == "f" and not np.isfinite(slope).all():
+        return np.where(x < 0, x * slope, x)
+    return np.asarray(np.maximum(x, zero) + slope * np.minimum(x, zero))
 
 
 @cpu_op("BitwiseAnd", since=18)

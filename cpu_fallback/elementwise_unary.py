@@ -10,6 +10,7 @@ import numpy as np
 
 from cpu_fallback.elementwise import widened
 from cpu_fallback.numeric import erf as exact_erf
+from cpu_fallback.numeric import wide
 from cpu_fallback.registry import Tensor, cpu_op
 
 BLOCK = 1 << 15
@@ -54,10 +55,10 @@ def _unary(function: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
 _register_ufuncs()
 
 
-def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+def in_blocks(function: Callable[[Tensor], Any], x: Tensor) -> Tensor:
     """`function`, elementwise, over pieces that fit a cache."""
     if x.size <= BLOCK:
-        return function(x)
+        return np.asarray(function(x))
     flat = np.ascontiguousarray(x).reshape(-1)
     out = np.empty_like(flat)
     for start in range(0, flat.size, BLOCK):
@@ -65,31 +66,27 @@ def in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     return out.reshape(x.shape)
 
 
-_ERF_NEAR = (
-    7.82069688e-5, -8.00092854e-4, 5.18736288e-3, -2.68533521e-2, 1.12835753e-1,
-    -3.76126251e-1, 1.12837917,
-)  # fmt: skip
-_ERFC_FAR = (
-    1.87973768e-4, -2.9640258e-3, 2.19065523e-2, -1.03256356e-1, 3.62035172e-1,
-    -1.12720238, -3.12446156e-4,
-)  # fmt: skip
+def blocked(function: Callable[[Tensor], Any], x: Tensor) -> Tensor:
+    """`widened` and `in_blocks`: for formulas of several passes."""
+    return widened(lambda v: in_blocks(function, v), x)
 
 
-def _polynomial(coefficients: tuple[float, ...], x: Tensor) -> Tensor:
-    result = np.full_like(x, coefficients[0])
-    for value in coefficients[1:]:
-        result *= x
-        result += x.dtype.type(value)
-    return result
+_ERF_AS_TANH = (
+    1.41863013e-7, -5.66864193e-6, 8.76381953e-5, -6.19786528e-4, -1.91829188e-4, 1.02769055e-1,
+    1.12837927,
+)  # fmt: skip
 
 
 def _erf_single(x: Tensor) -> Tensor:
-    """Error function of float32 to 2 ULP: a polynomial near 0, 1 - exp(polynomial) beyond."""
-    size = np.minimum(np.abs(x), np.float32(4.0))
-    square = size * size
-    near = x * _polynomial(_ERF_NEAR, np.minimum(square, np.float32(1.0)))
-    far = np.float32(1.0) - np.exp(_polynomial(_ERFC_FAR, size) - square)
-    return np.where(size < 1.0, near, np.copysign(far, x))
+    """Error function of float32 to 4 ULP, as tanh(x * polynomial(x^2)); 1 beyond 3.92."""
+    limited = np.clip(x, np.float32(-4.1), np.float32(4.1))
+    square = limited * limited
+    result = np.full_like(square, _ERF_AS_TANH[0])
+    for value in _ERF_AS_TANH[1:]:
+        result *= square
+        result += np.float32(value)
+    result *= limited
+    return np.asarray(np.tanh(result))
 
 
 def erf_of(x: Tensor) -> Tensor:
@@ -112,7 +109,7 @@ def reciprocal(x: Tensor) -> Tensor:
 @cpu_op("Sigmoid", since=6)
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)). Source: ONNX Sigmoid-13."""
-    return widened(_sigmoid, x)
+    return blocked(_sigmoid, x)
 
 
 def _sigmoid(x: Tensor) -> Tensor:
@@ -129,13 +126,19 @@ def relu(x: Tensor) -> Tensor:
 @cpu_op("LeakyRelu", since=6)
 def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
     """x where x >= 0, else alpha * x. Source: ONNX LeakyRelu-16."""
-    return widened(lambda v: np.where(v < 0, v * v.dtype.type(alpha), v), x)
+    kind = wide(x.dtype).type
+    return blocked(lambda v: np.maximum(v, kind(0)) + kind(alpha) * np.minimum(v, kind(0)), x)
 
 
 @cpu_op("Elu", since=6)
 def elu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     """x where x >= 0, else alpha * (exp(x) - 1). Source: ONNX Elu-22."""
-    return widened(lambda v: np.where(v < 0, v.dtype.type(alpha) * np.expm1(v), v), x)
+    return blocked(lambda v: _elu(v, alpha), x)
+
+
+def _elu(x: Tensor, alpha: float) -> Tensor:
+    zero = x.dtype.type(0)
+    return np.asarray(np.maximum(x, zero) + x.dtype.type(alpha) * np.expm1(np.minimum(x, zero)))
 
 
 @cpu_op("Selu", since=6)
@@ -146,12 +149,7 @@ def selu(
     gamma: float = 1.05070102214813232421875,
 ) -> Tensor:
     """gamma * (x where x > 0, else alpha * (exp(x) - 1)). Source: ONNX Selu-22."""
-
-    def apply(v: Tensor) -> Tensor:
-        kind = v.dtype.type
-        return np.asarray(kind(gamma) * np.where(v < 0, kind(alpha) * np.expm1(v), v))
-
-    return widened(apply, x)
+    return blocked(lambda v: v.dtype.type(gamma) * _elu(v, alpha), x)
 
 
 @cpu_op("Celu", since=12)
@@ -162,7 +160,7 @@ def celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
         scale, zero = v.dtype.type(alpha), v.dtype.type(0)
         return np.asarray(np.maximum(v, zero) + np.minimum(scale * np.expm1(v / scale), zero))
 
-    return widened(apply, x)
+    return blocked(apply, x)
 
 
 @cpu_op("HardSigmoid", since=6)
@@ -173,7 +171,7 @@ def hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
         kind = v.dtype.type
         return np.asarray(np.maximum(np.minimum(kind(alpha) * v + kind(beta), kind(1)), kind(0)))
 
-    return widened(apply, x)
+    return blocked(apply, x)
 
 
 @cpu_op("HardSwish", since=14)
@@ -184,7 +182,7 @@ def hard_swish(x: Tensor) -> Tensor:
         kind = v.dtype.type
         return np.asarray(v * np.maximum(np.minimum(v / kind(6) + kind(0.5), kind(1)), kind(0)))
 
-    return widened(apply, x)
+    return blocked(apply, x)
 
 
 def _softplus(x: Tensor) -> Tensor:
@@ -194,25 +192,25 @@ def _softplus(x: Tensor) -> Tensor:
 @cpu_op("Softplus", since=1)
 def softplus(x: Tensor) -> Tensor:
     """log(1 + exp(x)). Source: ONNX Softplus-22."""
-    return widened(_softplus, x)
+    return blocked(_softplus, x)
 
 
 @cpu_op("Mish", since=18)
 def mish(x: Tensor) -> Tensor:
     """x * tanh(softplus(x)). Source: ONNX Mish-22."""
-    return widened(lambda v: v * np.tanh(_softplus(v)), x)
+    return blocked(lambda v: v * np.tanh(_softplus(v)), x)
 
 
 @cpu_op("Softsign", since=1)
 def softsign(x: Tensor) -> Tensor:
     """x / (1 + |x|). Source: ONNX Softsign-22."""
-    return widened(lambda v: v / (v.dtype.type(1) + np.abs(v)), x)
+    return blocked(lambda v: v / (v.dtype.type(1) + np.abs(v)), x)
 
 
 @cpu_op("ThresholdedRelu", since=10)
 def thresholded_relu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     """x where x > alpha, else 0. Source: ONNX ThresholdedRelu-22."""
-    return widened(lambda v: np.where(v > v.dtype.type(alpha), v, v.dtype.type(0)), x)
+    return blocked(lambda v: np.where(v > v.dtype.type(alpha), v, v.dtype.type(0)), x)
 
 
 @cpu_op("Shrink", since=9)
@@ -224,19 +222,20 @@ def shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
         moved = np.where(v < -kind(lambd), v + kind(bias), v - kind(bias))
         return np.where((v < -kind(lambd)) | (v > kind(lambd)), moved, 0).astype(v.dtype)
 
-    return widened(apply, x)
+    return blocked(apply, x)
 
 
 @cpu_op("Swish", since=24)
 def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     """x * sigmoid(alpha * x). Source: ONNX Swish-24."""
-    return widened(lambda v: v * _sigmoid(v.dtype.type(alpha) * v), x)
+    return blocked(lambda v: v * _sigmoid(v.dtype.type(alpha) * v), x)
 
 
 @cpu_op("Gelu", since=20)
 def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
     """x * (1 + erf(x / sqrt(2))) / 2, or its form with tanh. Source: ONNX Gelu-20."""
-    return widened(_gelu_tanh if approximate == "tanh" else _gelu, x)
+    function = _gelu_tanh if approximate == "tanh" else _gelu
+    return blocked(function, x)
 
 
 def _gelu(x: Tensor) -> Tensor:
