@@ -1,4 +1,4 @@
-"""Normalisations: layer, RMS, instance, group, batch, local response, Lp, mean-variance."""
+"""Normalisations: layer, RMS, instance, group, batch, local response, Lp."""
 
 from __future__ import annotations
 
@@ -322,4 +322,3 @@ register(
         flops=lambda view: product(view.shape(0)) * 4,
     )
 )
-register(OpDef("MeanVarianceNormalization", since=9, infer=infer_same))

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engine import dims, dtypes
@@ -21,6 +21,7 @@ from tests.ops.harness import (
     check_engine_cpu,
     check_gpu,
     check_infer,
+    run_fallback,
     supported,
 )
 
@@ -383,3 +384,44 @@ def test_contents_through_a_float_stay_known() -> None:
     assert contents("Div", [H * 2, 4], np.array([2.0], np.float32), kind="float32") == [H, 2]
     assert contents("Div", [H, 4], np.array([2.0], np.float32), kind="float32") is None
     assert contents("Cast", [H, 0], to=dtypes.BOOL.code) == [1 - dims.is_equal(H, 0), 0]
+
+
+@st.composite
+def expressions(draw: st.DrawFn) -> Dim:
+    dim: Dim = draw(st.sampled_from([H, W, draw(st.integers(-6, 6))]))
+    for _ in range(draw(st.integers(0, 3))):
+        other = draw(st.sampled_from([H, W, draw(st.integers(-4, 4))]))
+        dim = draw(st.sampled_from([dim + other, dim - other, dim * other, dims.dmax(dim, other)]))
+    return dim
+
+
+RULES = (
+    "Add Sub Mul Div Mod Min Max Neg Abs Sign Equal Less LessOrEqual Greater GreaterOrEqual Where "
+    "Pow Relu"
+).split()
+
+
+@settings(max_examples=200)
+@given(
+    st.sampled_from(RULES),
+    st.lists(expressions(), min_size=3, max_size=3),
+    st.integers(0, 9),
+    st.integers(0, 9),
+)
+def test_contents_agree_with_numbers(op: str, operands: list[Dim], h: int, w: int) -> None:
+    """Where a rule gives a result, binding it is the same as computing with bound operands."""
+    count = {"Neg": 1, "Abs": 1, "Sign": 1, "Relu": 1, "Where": 3}.get(op, 2)
+    operands = operands[:count]
+    if op == "Where":
+        operands[0] = dims.is_equal(operands[0], 3)
+    result = contents(op, *([o] for o in operands))
+    binding = {"h": h, "w": w}
+    numbers = [np.array([dims.evaluate(o, binding)]) for o in operands]
+    if result is None or (op in ("Div", "Mod") and not numbers[1].all()):
+        return
+    if op == "Where":
+        numbers[0] = numbers[0].astype(bool)
+    if op == "Pow" and (numbers[1] < 0).any():
+        return
+    (want,) = run_fallback(OpCase(op, ()), numbers)
+    assert dims.evaluate(result[0], binding) == want[0]

@@ -141,7 +141,23 @@ def _others() -> list[OpCase]:
     return cases
 
 
-CASES = [*_layers(), *_by_channel(), *_others()]
+def mean_variance(x: Any, axes: tuple[int, ...] = (0, 2, 3)) -> Any:
+    wide = x.astype(np.float64)
+    middle = wide.mean(axis=axes, keepdims=True)
+    deviation = np.sqrt(((wide - middle) ** 2).mean(axis=axes, keepdims=True))
+    return (wide - middle) / (deviation + 1e-9)
+
+
+def _mean_variances() -> list[OpCase]:
+    x = noise(2, 3, 5, 7)
+    cases = [OpCase("MeanVarianceNormalization", (x,), oracle=mean_variance)]
+    for axes in ((0,), (1, -1), (-2,), (0, 1, 2, 3), (2, 3)):
+        case = OpCase("MeanVarianceNormalization", (x,), {"axes": axes})
+        cases.append(case.replace(oracle=lambda x, axes=axes: mean_variance(x, axes)))
+    return cases
+
+
+CASES = [*_layers(), *_by_channel(), *_others(), *_mean_variances()]
 HOST = [
     OpCase("LayerNormalization", (((4, 30), "float16"), ((30,), "float16")), tol=3e-3),
     OpCase("LayerNormalization", (((4, 30), "float64"), ((30,), "float64")), tol=1e-6),
@@ -155,6 +171,7 @@ HOST = [
     ),
 ]
 DYNAMIC = [
+    _mean_variances()[0],
     OpCase("LayerNormalization", (((3, 5, 16), "float32"), ((16,), "float32"))),
     OpCase("LayerNormalization", (((3, 300), "float32"), ((300,), "float32"))),
     OpCase("RMSNormalization", (((3, 37), "float32"), ((37,), "float32"))),
