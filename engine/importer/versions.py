@@ -14,6 +14,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper
 from onnx.inliner import inline_local_functions
 
 from engine.errors import ModelError
+from engine.importer.functions import expand
 from engine.importer.lifts import LIFTS, REPAIRS, Context, Rule, graphs_of
 
 OLDEST, PINNED = 6, 28
@@ -61,9 +62,7 @@ def to_pinned(model: ModelProto) -> ModelProto:
             f"the model is of opset {version}; opsets up to {PINNED} can be loaded. Export it "
             "again with another opset_version"
         )
-    if version == PINNED:
-        return model
-    return _convert(model, version)
+    return expand(model if version == PINNED else _convert(model, version))
 
 
 def _from_before(model: ModelProto, version: int) -> ModelProto:

@@ -13,6 +13,7 @@ from engine.errors import EngineError
 from engine.ir import Graph
 from engine.passes.base import Pass, PassResult, PipelineResult, merge_guards
 from engine.passes.canonicalize import canonicalize
+from engine.passes.cast_like import cast_like
 from engine.passes.chains import chains
 from engine.passes.cse import cse
 from engine.passes.eliminate import eliminate
@@ -60,6 +61,11 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "every later pass reads types, sizes and constants",
         required=True,
         takes_binding=True,
+    ),
+    PipelineStep(
+        "cast_like",
+        cast_like,
+        "a Cast has a kernel, is taken out where it does nothing, and needs one input",
     ),
     PipelineStep(
         "eliminate",

@@ -1,0 +1,49 @@
+"""Operators that are run as their function bodies."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from engine.errors import ModelError
+from engine.importer import load_model
+from engine.runtime.session import InferenceSession
+
+TEXT = """<ir_version: 13, opset_import: ["" : 28, "ai.onnx.preview" : 1]>
+    g ({q} q, float[2,3,5,8] k, float[2,3,5,8] v) => (float[2,3,4,8] y) {{
+        n = Neg(q)
+        f = ai.onnx.preview.FlexAttention(n, k, v) <score_mod = m (float[B,H,L,S] s) =>
+            (float[B,H,L,S] t) {{ half = Constant<value_float = 0.5>()  t = Mul(s, half) }}>
+        y = Abs(f)
+    }}"""
+
+
+def model(q: str = "float[2,3,4,8]") -> onnx.ModelProto:
+    made = onnx.parser.parse_model(TEXT.format(q=q))
+    for node, name in zip(made.graph.node, ("first", "flex", "last"), strict=True):
+        node.name = name
+    return made
+
+
+def test_the_body_has_the_name_of_the_call() -> None:
+    origins = [n.origin for n in load_model(model()).graph.nodes]
+    assert origins[0] == ("first",)
+    assert origins[-1] == ("last",)
+    assert len(origins) > 10
+    assert set(origins[1:-1]) == {("flex",)}
+
+
+def test_scores_are_modified() -> None:
+    rng = np.random.default_rng(3)
+    q, k, v = (rng.normal(size=(2, 3, n, 8)).astype(np.float32) for n in (4, 5, 5))
+    scores = 0.5 * (-q @ k.swapaxes(2, 3)) / np.sqrt(8)
+    weights = np.exp(scores - scores.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    (y,) = InferenceSession(model(), device="cpu").run(None, {"q": q, "k": k, "v": v})
+    np.testing.assert_allclose(y, np.abs(weights @ v), rtol=1e-5, atol=1e-6)
+
+
+def test_an_unknown_type_is_said() -> None:
+    with pytest.raises(ModelError, match="flex"):
+        load_model(model("string[2,3,4,8]"))
