@@ -72,35 +72,79 @@ class Tile:
         return _join(lines, 1)
 
 
-def window(tile: Tile, kernel: int, stride: int) -> str:
-    """One row of a kernel `kernel` wide: every pixel is loaded once, and used by several taps."""
+def window(tile: Tile, kernel: int, stride: int, lead: int | None = None) -> str:
+    """One row of a kernel `kernel` wide: every pixel is loaded once, and used by several taps.
+
+    With `lead`, rows are multiples of four long and `first + lead` is one: pixels are loaded by
+    fours where most of them are needed.
+    """
     count = (tile.columns - 1) * stride + kernel
-    lines = [f"let p{i} = pixel(row, first + {i});" for i in range(count)]
-    parts = [_join(lines, 4)]
+    lines, names = _pixels(count, lead)
+    parts = [_join(lines, 3)]
     for tap in range(kernel):
-        pixels = [f"p{tap + j * stride}" for j in range(tile.columns)]
-        parts.append(tile.multiply(pixels, f"at + {tap}u * PACK", 4, str(tap)))
-    parts.append(_join(["at += params.kernel_w * PACK;"], 4))
+        pixels = [names[tap + j * stride] for j in range(tile.columns)]
+        parts.append(tile.multiply(pixels, f"at + {tap}u * PACK", 3, str(tap)))
     return "\n".join(parts)
 
 
-def taps(tile: Tile) -> str:
-    """One row of a kernel of any width, stride and dilation: a load for each product."""
-    lines = ["for (var kx = 0u; kx < params.kernel_w; kx++) {"]
-    lines.append("    let column_x = first + i32(kx * params.dilation_w);")
-    lines += [
-        f"    let p{j} = pixel(row, column_x + {j} * i32(params.stride_w));"
+def _pixels(count: int, lead: int | None) -> tuple[list[str], list[str]]:
+    """Declarations of `count` neighbouring pixels from `first` on, and their names."""
+    names = [f"p{i}" for i in range(count)]
+    if lead is None:
+        return [f"let p{i} = pixel(row, first + {i});" for i in range(count)], names
+    lines = []
+    for start in range(lead - 4, count, 4):
+        inside = [i for i in range(start, start + 4) if 0 <= i < count]
+        if len(inside) >= 3:
+            lines.append(f"let q{start + 4} = pixel4(row, first + {start});")
+            for i in inside:
+                names[i] = f"q{start + 4}[{i - start}]"
+        else:
+            lines += [f"let p{i} = pixel(row, first + {i});" for i in inside]
+    return lines, names
+
+
+def taps(tile: Tile, kernel: int | None, aligned: bool = False) -> str:
+    """One row of a kernel of any stride and dilation: a load for each product.
+
+    `kernel` is its width if the text is unrolled over it. `aligned`: stride 1, and every tap meets
+    the first of four neighbours in a row of fours.
+    """
+    if kernel is None:
+        lines = ["for (var kx = 0u; kx < params.kernel_w; kx++) {"]
+        lines.append("    let start = first + i32(kx * params.dilation_w);")
+        found, names = _tap_pixels(tile, aligned, "")
+        body = tile.multiply(names, "at + kx * PACK", 4)
+        head = _join([*lines, *("    " + line for line in found)], 3)
+        return "\n".join([head, body, _join(["}"], 3)])
+    parts = []
+    for tap in range(kernel):
+        found, names = _tap_pixels(tile, aligned, f"{tap}_")
+        start = f"let start{tap}_ = first + i32({tap}u * params.dilation_w);"
+        parts.append(_join([start, *found], 3))
+        parts.append(tile.multiply(names, f"at + {tap}u * PACK", 3, str(tap)))
+    return "\n".join(parts)
+
+
+def _tap_pixels(tile: Tile, aligned: bool, suffix: str) -> tuple[list[str], list[str]]:
+    """Declarations of the pixels that one tap meets from `start` on, and their names."""
+    if aligned:
+        lines = [
+            f"let q{suffix}{j} = pixel4(row, start{suffix} + {j});"
+            for j in range(0, tile.columns, 4)
+        ]
+        return lines, [f"q{suffix}{j - j % 4}[{j % 4}]" for j in range(tile.columns)]
+    lines = [
+        f"let p{suffix}{j} = pixel(row, start{suffix} + {j} * i32(params.stride_w));"
         for j in range(tile.columns)
     ]
-    body = tile.multiply([f"p{j}" for j in range(tile.columns)], "at", 5)
-    return "\n".join([_join(lines, 4), body, _join(["    at += PACK;", "}"], 4)])
+    return lines, [f"p{suffix}{j}" for j in range(tile.columns)]
 
 
 def pointwise(tile: Tile, strided: bool) -> str:
     """One input channel of a 1x1 convolution; `strided`: pixels are no neighbours in `x`."""
     if tile.wide and not strided:
-        quads = range(0, tile.columns, 4)
-        lines = [f"let v{j} = load4_x(row + offset{j});" for j in quads]
+        lines = [f"let v{j} = load4_x(row + offset{j});" for j in range(0, tile.columns, 4)]
         pixels = [f"v{j - j % 4}[{j % 4}]" for j in range(tile.columns)]
     else:
         lines = [f"let p{j} = load_x(row + offset{j});" for j in range(tile.columns)]
@@ -198,14 +242,10 @@ class Strip:
 
 
 def transposed_taps(tile: Tile) -> str:
-    """One row of the kernel of a transposed convolution: the taps that meet these pixels."""
-    lines = [
-        "for (var kx = kx_first; kx < params.kernel_w; kx += params.step_w) {",
-        "    let first = (ow - i32(kx * params.dilation_w)) / i32(params.stride_w);",
-    ]
-    lines += [f"    let p{j} = pixel(row, first + {j});" for j in range(tile.columns)]
-    body = tile.multiply([f"p{j}" for j in range(tile.columns)], "at + kx * PACK", 5)
-    return "\n".join([_join(lines, 4), body, _join(["}"], 4)])
+    """One tap of a transposed convolution: neighbouring outputs of a phase meet neighbours."""
+    lines = [f"let p{j} = pixel(row, iw + {j});" for j in range(tile.columns)]
+    body = tile.multiply([f"p{j}" for j in range(tile.columns)], "at", 3)
+    return _join(lines, 3) + "\n" + body
 
 
 def _join(lines: Sequence[str], indent: int) -> str:

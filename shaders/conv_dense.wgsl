@@ -4,7 +4,7 @@
 // w: [groups, blocks, group_in * kernel_d * kernel_h * kernel_w, PACK] f32, zeros past the last row
 // b: [out_channels] f32, with BIAS
 // y: [N, out_channels, out_d, out_h, out_w] f32
-// flags: BIAS
+// flags: BIAS; WIDE: rows of `x` are multiples of four long
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
 // dispatch: x and z count tiles of pixels, y blocks of ROWS channels, uniform if WORKGROUP_Y is 1
 struct Params {
@@ -53,6 +53,13 @@ fn pixel(row: u32, column: i32) -> f32 {
     return select(0.0, load_x(row + select(0u, u32(column), inside)), inside);
 }
 
+//# if WIDE
+fn pixel4(row: u32, column: i32) -> vec4<f32> {
+    let inside = u32(column) < params.in_w;
+    return select(vec4<f32>(), load4_x(row + select(0u, u32(column), inside)), inside);
+}
+//# endif
+
 @compute @workgroup_size(WORKGROUP_X, WORKGROUP_Y)
 fn main(
     @builtin(workgroup_id) workgroup: vec3<u32>,
@@ -83,20 +90,25 @@ fn main(
     var at = (group * packs + part / PACK) * params.group_in * taps * PACK + part % PACK;
     var image = (n * params.groups + group) * params.group_in * params.in_d;
 ${START}
-    for (var c = 0u; c < params.group_in; c++) {
-        for (var kz = 0u; kz < params.kernel_d; kz++) {
-            let iz = first_d + i32(kz * params.dilation_d);
-            for (var ky = 0u; ky < params.kernel_h; ky++) {
-                let ih = first_h + i32(ky * params.dilation_h);
-                if (u32(iz) >= params.in_d || u32(ih) >= params.in_h) {
-                    at += params.kernel_w * PACK;
-                    continue;
-                }
-                let row = ((image + u32(iz)) * params.in_h + u32(ih)) * params.in_w;
+    // one loop over input channels and kernel rows: loops cost more than these selects
+    let kernel_rows = params.group_in * params.kernel_d * params.kernel_h;
+    var ky = 0u;
+    var kz = 0u;
+    for (var r = 0u; r < kernel_rows; r++) {
+        let iz = first_d + i32(kz * params.dilation_d);
+        let ih = first_h + i32(ky * params.dilation_h);
+        if (u32(iz) < params.in_d && u32(ih) < params.in_h) {
+            let row = ((image + u32(iz)) * params.in_h + u32(ih)) * params.in_w;
 ${TAPS}
-            }
         }
-        image += params.in_d;
+        at += params.kernel_w * PACK;
+        ky += 1u;
+        let slice_done = ky == params.kernel_h;
+        ky = select(ky, 0u, slice_done);
+        kz += select(0u, 1u, slice_done);
+        let channel_done = kz == params.kernel_d;
+        kz = select(kz, 0u, channel_done);
+        image += select(0u, params.in_d, channel_done);
     }
     let column_end = params.out_w;
     let place = (((n * params.groups * params.group_out + channel) * params.out_d + od)

@@ -41,6 +41,9 @@ struct Params {
     inverse_d: u32,
     inverse_h: u32,
     inverse_w: u32,
+    jump_d: i32,
+    jump_h: i32,
+    jump_w: i32,
 }
 @group(0) @binding(0) var<storage, read> x: array<T>;
 @group(0) @binding(1) var<storage, read> w: array<T>;
@@ -65,6 +68,10 @@ fn first_tap(at: i32, stride: u32, step: u32, inverse: u32, kernel: u32) -> u32 
     let divisor = stride / step;
     let rest = u32(at) % stride;
     return select(kernel, ((rest / divisor) * inverse) % step, rest % divisor == 0u);
+}
+
+fn tap_count(first: u32, step: u32, kernel: u32) -> u32 {
+    return (max(kernel, first) - first + step - 1u) / step;
 }
 
 @compute @workgroup_size(WORKGROUP_X, WORKGROUP_Y)
@@ -110,21 +117,40 @@ fn main(
     let base = (group * packs + part / PACK) * depth * PACK + part % PACK;
     let image = (n * params.groups + group) * params.group_in;
 ${START}
-    for (var c = 0u; c < params.group_in; c++) {
-        for (var kz = kz_first; kz < params.kernel_d; kz += params.step_d) {
-            let iz = (od_padded - i32(kz * params.dilation_d)) / i32(params.stride_d);
-            for (var ky = ky_first; ky < params.kernel_h; ky += params.step_h) {
-                let ih = (oh_padded - i32(ky * params.dilation_h)) / i32(params.stride_h);
-                if (u32(iz) >= params.in_d || u32(ih) >= params.in_h) {
-                    continue;
-                }
-                let row = (((image + c) * params.in_d + u32(iz)) * params.in_h + u32(ih))
-                    * params.in_w;
-                let tap = ((c * params.kernel_d + kz) * params.kernel_h + ky) * params.kernel_w;
-                let at = base + tap * PACK;
+    // one loop over input channels and the taps that meet: loops cost more than these selects
+    let count = params.group_in * tap_count(kz_first, params.step_d, params.kernel_d)
+        * tap_count(ky_first, params.step_h, params.kernel_h)
+        * tap_count(kx_first, params.step_w, params.kernel_w);
+    let iz_first = (od_padded - i32(kz_first * params.dilation_d)) / i32(params.stride_d);
+    let ih_first = (oh_padded - i32(ky_first * params.dilation_h)) / i32(params.stride_h);
+    let iw_first = (ow - i32(kx_first * params.dilation_w)) / i32(params.stride_w);
+    var c = 0u;
+    var kz = kz_first;
+    var ky = ky_first;
+    var kx = kx_first;
+    var iz = iz_first;
+    var ih = ih_first;
+    var iw = iw_first;
+    for (var r = 0u; r < count; r++) {
+        if (u32(iz) < params.in_d && u32(ih) < params.in_h) {
+            let row = (((image + c) * params.in_d + u32(iz)) * params.in_h + u32(ih)) * params.in_w;
+            let tap = ((c * params.kernel_d + kz) * params.kernel_h + ky) * params.kernel_w + kx;
+            let at = base + tap * PACK;
 ${TAPS}
-            }
         }
+        kx += params.step_w;
+        let row_done = kx >= params.kernel_w;
+        kx = select(kx, kx_first, row_done);
+        iw = select(iw - params.jump_w, iw_first, row_done);
+        ky += select(0u, params.step_h, row_done);
+        let slice_done = ky >= params.kernel_h;
+        ky = select(ky, ky_first, slice_done);
+        ih = select(ih - select(0, params.jump_h, row_done), ih_first, slice_done);
+        kz += select(0u, params.step_d, slice_done);
+        let channel_done = kz >= params.kernel_d;
+        kz = select(kz, kz_first, channel_done);
+        iz = select(iz - select(0, params.jump_d, slice_done), iz_first, channel_done);
+        c += select(0u, 1u, channel_done);
     }
     let place = (((n * params.groups * params.group_out + channel) * params.out_d + od)
         * params.out_h + oh) * params.out_w + start;

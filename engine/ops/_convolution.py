@@ -74,7 +74,7 @@ def pack_of(group_out: Dim) -> int:
 def trips_of(geo: Geometry, pointwise: bool = False) -> Dim:
     """Bound on the loop iterations of an invocation; pointwise kernels loop over channels only."""
     d, h, w = geo.win.kernel
-    return geo.group_in * (1 if pointwise else 1 + d * (1 + h * (1 + w)))
+    return geo.group_in * (1 if pointwise else d * h * (1 + w))
 
 
 def geometry_support(view: NodeView, geo: Geometry, trips: Dim) -> Support:

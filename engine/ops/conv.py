@@ -124,30 +124,40 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     win = geo.win
     out_d, out_h, out_w = win.out
     rows = geo.batch * out_d * out_h
-    width, step = win.kernel[2], win.strides[2]
-    simple = step <= 2 and win.dilations[2] == 1
+    plane = product(win.out)
     calls = []
     for variant in variants(geo, rows, out_w):
-        tile = variant.tile
-        if isinstance(width, int) and step <= width <= 7 and simple:
-            text = tiles.window(tile, width, step)
-        else:
-            text = tiles.taps(tile)
-        calls.append(
-            tile_call(
+        for text, wide in _inner_loops(win, variant.tile):
+            when = (*variant.when, *((divisible(win.size[2], 4),) if wide else ()))
+            call = tile_call(
                 view,
                 "conv_dense",
                 geo,
-                variant,
+                replace(variant, when=when),
                 rows,
                 out_w,
-                product(win.out),
+                plane,
                 text,
                 weights,
                 win.params(),
             )
-        )
+            calls.append(replace(call, flags=call.flags | {"WIDE"}) if wide else call)
     return calls
+
+
+def _inner_loops(win: Windows, tile: Tile) -> list[tuple[str, bool]]:
+    """Texts of one row of the kernel, and whether each needs rows that are multiples of four."""
+    width, step, dilation, pad = win.kernel[2], win.strides[2], win.dilations[2], win.begin[2]
+    if isinstance(width, int) and step <= width <= 7 and step <= 2 and dilation == 1:
+        found = [(tiles.window(tile, width, step), False)]
+        if isinstance(pad, int) and width > 1:
+            found.insert(0, (tiles.window(tile, width, step, pad % 4), True))
+        return found
+    kernel = width if isinstance(width, int) and width <= 3 else None
+    found = [(tiles.taps(tile, kernel), False)]
+    if isinstance(pad, int) and step == 1 and pad % 4 == dilation % 4 == 0:
+        found.insert(0, (tiles.taps(tile, kernel, aligned=True), True))
+    return found
 
 
 def _strips(win: Windows) -> list[tuple[Strip, tuple[Guard, ...]]]:

@@ -104,6 +104,7 @@ def _congruence(win: Windows) -> dict[str, Dim | float]:
         common = math.gcd(stride, dilation)
         step = stride // common
         params[f"step_{axis}"] = step
+        params[f"jump_{axis}"] = dilation // common
         params[f"inverse_{axis}"] = pow(dilation // common, -1, step) if step > 1 else 0
     return params
 
