@@ -100,7 +100,7 @@ def _problem(shape: Shape, axes: Sequence[int]) -> _Problem:
 def by_workgroup(size: Dim, count: Dim, contiguous: bool) -> tuple[Guard, ...]:
     """When a workgroup an output pays: long rows, too few outputs to fill a GPU one by one."""
     if contiguous:
-        return at_least(count, 128), at_least(4096, size)
+        return at_least(count, 256), at_least(2048, size)
     return at_least(count, 256), at_least(256, size)
 
 
