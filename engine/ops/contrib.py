@@ -9,7 +9,8 @@ from engine.dtypes import FLOAT32
 from engine.errors import ShapeError
 from engine.ir import Shape, TensorType, ValueType
 from engine.ops import Infer, InferView, NodeView, OpDef, register
-from engine.ops.shape import broadcast_shapes, keep_type
+from engine.ops._shapes import broadcast_shapes
+from engine.ops.shape import keep_type
 
 DOMAIN = "com.microsoft"
 
@@ -22,7 +23,7 @@ def _product_shape(view: NodeView, a: Shape, b: Shape) -> Shape:
     inner, other = left[-1], right[-2]
     if isinstance(inner, int) and isinstance(other, int) and inner != other:
         raise ShapeError(f"{view.describe()}: inner sizes {inner} and {other} differ")
-    batch = broadcast_shapes(view, left[:-2], right[:-2])
+    batch = broadcast_shapes(view, [left[:-2], right[:-2]])
     rows: Shape = left[-2:-1] if len(a) > 1 else ()
     columns: Shape = right[-1:] if len(b) > 1 else ()
     return (*batch, *rows, *columns)

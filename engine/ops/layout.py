@@ -22,8 +22,8 @@ from engine.ops import (
     linear,
     register,
 )
+from engine.ops._shapes import broadcast_shapes
 from engine.ops.shape import (
-    broadcast_shapes,
     content_length,
     evaluate_by,
     fresh_dims,
@@ -61,7 +61,7 @@ def _infer_expand(view: InferView) -> list[ValueType]:
         length = content_length(view, 1)
         rank = None if length is None else max(length, len(x.shape))
         return [TensorType(x.dtype, None if rank is None else fresh_dims(view, "expand", rank))]
-    return [TensorType(x.dtype, broadcast_shapes(view, x.shape, tuple(target)))]
+    return [TensorType(x.dtype, broadcast_shapes(view, [x.shape, tuple(target)]))]
 
 
 def _expand_content(view: NodeView, x: Array) -> Array | None:

@@ -27,7 +27,7 @@ from engine.ops import (
     register,
 )
 from engine.ops._matmul_text import Tile, body
-from engine.ops.shape import broadcast_shapes
+from engine.ops._shapes import broadcast_shapes
 
 
 def _inner(view: NodeView, a: Dim, b: Dim) -> Dim:
@@ -44,7 +44,7 @@ def _infer_matmul(view: InferView) -> list[ValueType]:
     if not a.shape or not b.shape:
         raise ShapeError(f"{view.describe()}: operands must have at least one axis")
     _inner(view, a.shape[-1], b.shape[-2] if len(b.shape) > 1 else b.shape[0])
-    batch = broadcast_shapes(view, a.shape[:-2], b.shape[:-2])
+    batch = broadcast_shapes(view, [a.shape[:-2], b.shape[:-2]])
     rows, columns = a.shape[-2:-1], b.shape[-1:] if len(b.shape) > 1 else ()
     return [TensorType(a.dtype, (*batch, *rows, *columns))]
 
@@ -290,7 +290,7 @@ def _lower_matmul(view: Lowering) -> Sequence[Stage]:
     a = (1, *a) if len(a) == 1 else a
     b = (*b, 1) if len(b) == 1 else b
     rows, inner, columns = a[-2], _inner(view, a[-1], b[-2]), b[-1]
-    batch = broadcast_shapes(view, a[:-2], b[:-2])
+    batch = broadcast_shapes(view, [a[:-2], b[:-2]])
     p = Product(
         kind=view.dtype(0).wgsl,
         a=view.node.inputs[0],

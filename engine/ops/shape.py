@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from engine.dims import Dim, bounds, broadcast, ceildiv, dmax, floordiv, product
+from engine.dims import Dim, bounds, ceildiv, dmax, floordiv, product
 from engine.dtypes import INT64, DType, from_code, from_numpy
 from engine.errors import ShapeError
 from engine.ir import Array, Shape, TensorType, ValueType
@@ -57,16 +57,6 @@ def evaluate_by(function: Callable[[NodeView, Array], object]) -> Evaluate:
         return None if found is None else [as_content(found)]
 
     return evaluate
-
-
-def broadcast_shapes(view: NodeView, a: Shape, b: Shape) -> Shape:
-    """The shape two operands broadcast to. Raises: ShapeError if they do not."""
-    rank = max(len(a), len(b))
-    pairs = zip((1,) * (rank - len(a)) + a, (1,) * (rank - len(b)) + b, strict=True)
-    try:
-        return tuple(broadcast(x, y) for x, y in pairs)
-    except ValueError as error:
-        raise ShapeError(f"{view.describe()}: {error}") from error
 
 
 def fresh_dims(view: InferView, hint: str, count: int) -> Shape:
