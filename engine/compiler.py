@@ -20,7 +20,8 @@ from engine.ir import Graph, Node
 from engine.ops import Support, definition, no
 from engine.partition import DeviceChoice, checked_inputs, partition
 from engine.passes import PIPELINE, PipelineResult, run_passes
-from engine.plan import Append, Plan, build_plan, view_roots
+from engine.plan import Append, Plan
+from engine.planner import build_plan, view_roots
 from engine.ranges import ranges
 from engine.schedule import binders, schedule
 from engine.target import Target

@@ -16,7 +16,19 @@ ORDER = (
     *("errors", "dtypes", "dims", "target", "ir", "indexing", "shader", "tiles", "windows", "ops"),
     *("importer", "exporter", "passes", "intervals", "ranges", "costs", "verdicts"),
     *("placement", "partition", "layout", "fusion", "codegen", "schedule", "memory", "checks"),
-    *("plan", "bind", "compiler", "explain", "serialize", "runtime", "backend", "tools", "cli"),
+    *(
+        "plan",
+        "lowering",
+        "planner",
+        "bind",
+        "compiler",
+        "explain",
+        "serialize",
+        "runtime",
+        "backend",
+        "tools",
+        "cli",
+    ),
     "__main__",
 )
 """Modules and packages of `engine/`; each may import those to its left, and its own parts."""

@@ -1,0 +1,207 @@
+"""Lowering: groups to dispatches; kernels are rendered, each once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+from engine import costs
+from engine.codegen import generate
+from engine.dims import Dim, product
+from engine.errors import PlanError
+from engine.fusion import Group
+from engine.ir import Array, Graph, Shape, TensorType
+from engine.layout import Storage, storage_of
+from engine.ops import KernelCall, Lowering, definition, linear
+from engine.plan import Append, Derived, Dispatch, Variant
+from engine.shader import Fused, Kernel, preprocess, render
+from engine.target import Target
+
+log = logging.getLogger(__name__)
+
+
+class Lowerer:
+    """Groups to dispatches: collects kernels, scratch values and derived constants."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        target: Target,
+        root: Callable[[str], str],
+        appends: Mapping[str, Append],
+    ) -> None:
+        self.graph = graph
+        self.target = target
+        self.root = root
+        self.appends = appends
+        self.growing = {n: a for a in appends.values() for n in (a.past, a.grown)}
+        self.kernels: dict[str, int] = {}
+        self.rendered: list[Kernel] = []
+        self.scratch: dict[str, TensorType] = {}
+        self.derived: dict[str, Derived] = {}
+        self.storages: dict[str, Storage] = {}
+
+    def storage(self, name: str) -> Storage:
+        if name not in self.storages:
+            tensor = self.scratch.get(name) or self.graph.tensor(name)
+            if tensor is None:
+                raise PlanError(f"value {name!r} cannot be on the GPU")
+            found = storage_of(tensor)
+            append = self.growing.get(self.root(name))
+            self.storages[name] = found if append is None else append.storage(found.element)
+        return self.storages[name]
+
+    def lower(self, group: Group) -> list[Dispatch]:
+        if group.anchor is None:
+            call = self._elementwise_call(group)
+            return [self._dispatch(group, (call,), fuse=True)]
+        if group.anchor.key in self.appends:
+            call = self._append_call(self.appends[group.anchor.key])
+            return [self._dispatch(group, (call,), fuse=False)]
+        op = definition(group.anchor)
+        if op is None or op.lower is None:
+            raise PlanError(f"{group.label} has no kernel")
+        view = Lowering(self.graph, group.anchor, self.target, self._new_scratch, self._new_derived)
+        stages = op.lower(view)
+        chained = len(group.nodes) > 1
+        return [
+            self._dispatch(group, stage, fuse=chained and index == len(stages) - 1)
+            for index, stage in enumerate(stages)
+        ]
+
+    def _elementwise_call(self, group: Group) -> KernelCall:
+        tensor = self.graph.tensor(group.nodes[0].outputs[0])
+        if tensor is None or tensor.size is None:
+            raise PlanError(f"{group.label} has no known size")
+        size = tensor.size
+        return KernelCall("elementwise", {}, {"size": size}, linear(-(-size // 4)))
+
+    def _append_call(self, append: Append) -> KernelCall:
+        past, new, grown = (
+            shape_of(self.graph, n) for n in (append.past, append.new, append.grown)
+        )
+        size, axis = product(new), append.axis
+        params = {
+            "size": size,
+            "row": product(new[axis:]),
+            "grown_row": product(grown[axis:]),
+            "begin": product(past[axis:]),
+        }
+        tensors = {"x": append.new, "y": append.grown}
+        return KernelCall("slice_append", tensors, params, linear(size))
+
+    def _new_scratch(self, tensor: TensorType) -> str:
+        name = f"scratch:{len(self.scratch)}"
+        self.scratch[name] = tensor
+        return name
+
+    def _new_derived(self, source: str, recipe: str, make: Callable[[Array], Array]) -> str:
+        name = f"{source}:{recipe}"
+        if name not in self.derived:
+            self.derived[name] = Derived(source, recipe, make)
+            constant = self.graph.constant(source)
+            if constant is None:
+                raise PlanError(f"{source!r} is not a constant, so nothing can be derived from it")
+            dtype = self.graph.values[source].tensor
+            if dtype is None:
+                raise PlanError(f"{source!r} has no tensor type")
+            self.scratch.setdefault(name, TensorType(dtype.dtype))
+        return name
+
+    def _dispatch(self, group: Group, stage: Sequence[KernelCall], fuse: bool) -> Dispatch:
+        variants = tuple(self._variant(group, call, fuse) for call in stage)
+        if variants[-1].when:
+            raise PlanError(f"{group.label}: the last variant must hold for all sizes")
+        kernels = [self.rendered[v.kernel] for v in variants]
+        written = {
+            value
+            for kernel, variant in zip(kernels, variants, strict=True)
+            for tensor, value in zip(kernel.tensors, variant.values, strict=True)
+            if tensor.writable
+        }
+        keys = tuple(n.key for n in group.nodes)
+        work = costs.dispatch_work(self.graph, group.nodes, (*group.inputs, *group.outputs))
+        return Dispatch(group.label, group.origin, keys, variants, tuple(sorted(written)), *work)
+
+    def _variant(self, group: Group, call: KernelCall, fuse: bool) -> Variant:
+        tensors = dict(call.tensors)
+        params = dict(call.params)
+        fused = Fused(params=call.extra_params)
+        elements = {n: self.storage(v).element for n, v in tensors.items()}
+        if fuse:
+            fused, more = self._fuse(group, call)
+            tensors.update(more[0])
+            params.update(more[1])
+        kernel = render(
+            group.label.replace(" ", ""),
+            call.shader,
+            elements,
+            flags=call.flags,
+            text=call.text,
+            overrides=call.overrides,
+            features=call.features,
+            fused=fused,
+            growing=[n for n, v in call.tensors.items() if self.storage(v).growing],
+        )
+        params.update(self._growing_params(kernel, tensors))
+        missing = {name for name, _ in kernel.params} ^ set(params)
+        if missing:
+            raise PlanError(f"{call.shader}.wgsl and its lowering disagree on params {missing}")
+        if len(kernel.tensors) > self.target.max_storage_buffers_per_shader_stage:
+            raise PlanError(f"{group.label} binds {len(kernel.tensors)} storage buffers")
+        if kernel.workgroup_nbytes > self.target.max_compute_workgroup_storage_size:
+            raise PlanError(
+                f"{group.label} uses {kernel.workgroup_nbytes} bytes of workgroup memory"
+            )
+        index = self.kernels.setdefault(kernel.key, len(self.rendered))
+        if index == len(self.rendered):
+            self.rendered.append(kernel)
+        return Variant(
+            call.when,
+            index,
+            tuple(self.root(tensors[t.name]) for t in kernel.tensors),
+            tuple(params[name] for name, _ in kernel.params),
+            call.grid,
+            call.trips,
+        )
+
+    def _growing_params(self, kernel: Kernel, tensors: Mapping[str, str]) -> Mapping[str, Dim]:
+        """Row and pitch of each tensor with room to grow."""
+        found: dict[str, Dim] = {}
+        for tensor in kernel.tensors:
+            if tensor.growing:
+                root = self.root(tensors[tensor.name])
+                storage, shape = self.storage(root), shape_of(self.graph, root)
+                found[f"{tensor.name}_row"] = storage.row_size(shape)
+                found[f"{tensor.name}_pitch"] = storage.pitch(shape)
+        return found
+
+    def _fuse(
+        self, group: Group, call: KernelCall
+    ) -> tuple[Fused, tuple[Mapping[str, str], Mapping[str, Dim | float]]]:
+        anchor_output = None
+        forms: tuple[bool, ...] = (True,)
+        if group.anchor is not None:
+            start = group.anchor.outputs[0]
+            anchor_output = next(n for n, v in call.tensors.items() if v == start)
+            body = preprocess(call.shader, call.flags, call.text)
+            uses = {False: f"store_{anchor_output}(", True: f"store4_{anchor_output}("}
+            forms = tuple(wide for wide, text in uses.items() if text in body)
+        for name in (*group.inputs, *(n for node in group.nodes for n in node.writes)):
+            self.storage(name)
+        chain = generate(self.graph, group, self.storages, self.target, anchor_output, forms)
+        fused = Fused(
+            chain.fused.replaces,
+            chain.fused.tensors,
+            call.extra_params + chain.fused.params,
+            chain.fused.functions,
+            chain.fused.includes,
+        )
+        return fused, (chain.tensors, chain.params)
+
+
+def shape_of(graph: Graph, name: str) -> Shape:
+    tensor = graph.tensor(name)
+    if tensor is None or tensor.shape is None:
+        raise PlanError(f"value {name!r} has no known shape")
+    return tensor.shape

@@ -1,0 +1,158 @@
+"""Planner: scheduled tasks to a `Plan`: groups lowered, buffers assigned, long submits split."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from engine import costs
+from engine import schedule as tasks
+from engine.checks import Check, merged
+from engine.dims import Dim, Guard, at_least, symbols_of
+from engine.errors import PlanError
+from engine.fusion import Fusion
+from engine.ir import Graph, Node
+from engine.lowering import Lowerer
+from engine.memory import Interval, MemoryPlan, Slot, assign
+from engine.partition import Partition
+from engine.plan import Append, Dispatch, Plan, Step, epochs
+from engine.target import Target
+
+log = logging.getLogger(__name__)
+
+
+def view_roots(graph: Graph, is_view: Callable[[Node], bool]) -> Mapping[str, str]:
+    """For each view's output, the value whose buffer it shares in the end."""
+    roots: dict[str, str] = {}
+    for node in graph.nodes:
+        if is_view(node):
+            source = node.inputs[0]
+            roots[node.outputs[0]] = roots.get(source, source)
+    return roots
+
+
+def build_plan(
+    graph: Graph,
+    target: Target,
+    partition: Partition,
+    fusion: Fusion,
+    scheduled: Sequence[tasks.Task],
+    *,
+    roots: Mapping[str, str],
+    sizes: frozenset[str],
+    guards: Sequence[Guard],
+    checks: Sequence[Check],
+    symbols: Sequence[str],
+    binding: Mapping[str, int],
+    profile: costs.DeviceProfile,
+    appends: Mapping[str, Append],
+    checked_inputs: Sequence[str],
+) -> Plan:
+    """Lowers the scheduled groups, renders their kernels and assigns buffers.
+
+    Raises: PlanError if a lowering breaks the contract of `KernelCall`; ShaderError for templates.
+    """
+    lowerer = Lowerer(graph, target, lambda n: roots.get(n, n), appends)
+    steps: list[Step] = []
+    for task in scheduled:
+        if isinstance(task, tasks.RunGpu):
+            steps += lowerer.lower(task.group)
+        else:
+            if isinstance(task, (tasks.Upload, tasks.Download)):
+                lowerer.storage(task.value)
+            steps.append(task)
+    fixed = {n for n, v in graph.values.items() if v.constant is not None} | set(lowerer.derived)
+    fixed |= set(lowerer.growing)
+    intervals = _intervals(graph, steps, lowerer, fixed)
+    memory = _assign_by_epoch(intervals, epochs(symbols, steps), binding)
+    limits = _limits(steps, {i.name: i.nbytes for i in intervals}, target)
+    return Plan(
+        graph,
+        target,
+        (*symbols, *(a.capacity for a in appends.values())),
+        tuple(dict.fromkeys(guards)),
+        merged([*checks, *limits]),
+        tuple(steps),
+        tuple(lowerer.rendered),
+        roots,
+        lowerer.storages,
+        memory,
+        lowerer.derived,
+        sizes,
+        lowerer.scratch,
+        appends,
+        tuple(checked_inputs),
+        partition,
+        fusion,
+        dict(binding),
+        profile,
+    )
+
+
+def _limits(steps: Sequence[Step], nbytes: Mapping[str, Dim], target: Target) -> list[Check]:
+    """That every buffer of a dispatch may be bound."""
+    limit = target.max_storage_buffer_binding_size
+    found = []
+    for step in steps:
+        if isinstance(step, Dispatch):
+            for name in sorted(_touched(step) & nbytes.keys()):
+                why = f"{name!r} takes at most {limit / (1 << 20):.1f} MiB"
+                found.append(Check(at_least(limit, nbytes[name], why), step.nodes))
+    return found
+
+
+def _assign_by_epoch(
+    intervals: Sequence[Interval], epoch_of: Mapping[str, int], binding: Mapping[str, int]
+) -> MemoryPlan:
+    """Slots for all values; only those whose sizes are bound together share one.
+
+    A slot that grows when sizes are bound in mid-run would lose what an earlier value still needs.
+    """
+    groups: dict[int, list[Interval]] = {}
+    for interval in intervals:
+        bound = max((epoch_of.get(s, 0) for s in symbols_of(interval.nbytes)), default=0)
+        groups.setdefault(bound, []).append(interval)
+    plans = [assign(group, binding) for _, group in sorted(groups.items())]
+    slot_of: dict[str, int] = {}
+    slots: list[Slot] = []
+    for plan in plans:
+        slot_of.update((name, index + len(slots)) for name, index in plan.slot_of.items())
+        base = len(slots)
+        slots += [replace(s, index=s.index + base) for s in plan.slots]
+    return MemoryPlan(
+        slot_of,
+        tuple(slots),
+        sum(p.peak_nbytes for p in plans),
+        sum(p.no_reuse_nbytes for p in plans),
+        assign(intervals, binding).lower_bound_nbytes,
+    )
+
+
+def _intervals(
+    graph: Graph, steps: Sequence[Step], lowerer: Lowerer, fixed: set[str]
+) -> list[Interval]:
+    """When each value is in a buffer: from its first step to its last."""
+    first: dict[str, int] = {}
+    last: dict[str, int] = {}
+    for index, step in enumerate(steps):
+        for name in _touched(step):
+            if name not in fixed:
+                first.setdefault(name, index)
+                last[name] = index
+    intervals = []
+    for name, start in first.items():
+        tensor = lowerer.scratch.get(name) or graph.tensor(name)
+        if tensor is None or tensor.shape is None:
+            raise PlanError(f"value {name!r} has no known shape")
+        nbytes = lowerer.storage(name).nbytes(tensor.shape)
+        intervals.append(Interval(name, start, last[name], nbytes))
+    return intervals
+
+
+def _touched(step: Step) -> set[str]:
+    if isinstance(step, Dispatch):
+        return {name for v in step.variants for name in v.values}
+    if isinstance(step, (tasks.Upload, tasks.Download)):
+        return {step.value}
+    return set()
