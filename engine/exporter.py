@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 import onnx
@@ -210,3 +212,70 @@ def onnx_types(
 
 def _reason(error: Exception) -> str:
     return str(error).strip().splitlines()[0]
+
+
+def operand_problem(node: Node, kinds: Sequence[ValueType | None]) -> str | None:
+    """What is wrong with the element types of a node's inputs, in words; None if they fit.
+
+    Args:
+        node: operators without a schema are taken as they are.
+        kinds: per input its type, None where it is omitted or unknown.
+    """
+    formals = _formals(node.op_type, node.domain, node.since_version)
+    if not formals:
+        return None
+    if len(kinds) > len(formals) and not formals[-1].variadic:
+        return f"it takes {len(formals)} inputs, {len(kinds)} are given"
+    bound: dict[str, str] = {}
+    for index, kind in enumerate(kinds):
+        if kind is None:
+            continue
+        formal = formals[min(index, len(formals) - 1)]
+        shown = _type_text(kind)
+        if shown not in formal.allowed:
+            return f"input {index} ({formal.name}) can't be a {shown}"
+        if formal.shared and bound.setdefault(formal.type_name, shown) != shown:
+            return (
+                f"input {index} ({formal.name}) is a {shown}, others are {bound[formal.type_name]}"
+            )
+    return None
+
+
+@dataclass(frozen=True)
+class _Formal:
+    name: str
+    type_name: str
+    allowed: frozenset[str]
+    variadic: bool
+    shared: bool
+
+
+@cache
+def _formals(op_type: str, domain: str, since: int) -> tuple[_Formal, ...]:
+    try:
+        schema = onnx.defs.get_schema(op_type, since, domain)
+    except onnx.defs.SchemaError:
+        return ()
+    return tuple(
+        _Formal(
+            p.name,
+            p.type_str,
+            frozenset(p.types),
+            p.option == onnx.defs.OpSchema.FormalParameterOption.Variadic,
+            p.is_homogeneous,
+        )
+        for p in schema.inputs
+    )
+
+
+_SCHEMA_NAMES = {"float32": "float", "float64": "double"}
+
+
+def _type_text(kind: ValueType) -> str:
+    """A type as operator schemas write it."""
+    match kind:
+        case TensorType():
+            return f"tensor({_SCHEMA_NAMES.get(kind.dtype.name, kind.dtype.name)})"
+        case SequenceType():
+            return f"seq({_type_text(kind.element)})"
+    return f"optional({_type_text(kind.element)})"

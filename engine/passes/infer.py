@@ -17,6 +17,7 @@ from cpu_fallback import registry
 from engine import dims, dtypes, ops
 from engine.dims import Dim, Guard
 from engine.errors import ModelError, ShapeError
+from engine.exporter import operand_problem
 from engine.ir import Graph, Node, TensorType, Value, ValueType
 from engine.passes import bodies
 from engine.passes.base import PassResult, merge_guards
@@ -138,6 +139,9 @@ class Inference:
         return node.replace(inputs=(node.inputs[0], name))
 
     def _set_types(self, work: Graph, node: Node, values: dict[str, Value]) -> None:
+        problem = operand_problem(node, [values[n].type if n else None for n in node.inputs])
+        if problem is not None:
+            raise ModelError(f"{node.op_type} {node.name or node.key!r}: {problem}")
         rule = ops.definition(node)
         found: Sequence[ValueType | None] | None = None
         if rule is not None and rule.infer is not None:
