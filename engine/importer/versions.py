@@ -9,8 +9,10 @@ All functions take models without large weights (`engine.importer.tensors.detach
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import onnx
-from onnx import AttributeProto, ModelProto, NodeProto, TensorProto, helper
+from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorProto, helper
 from onnx.inliner import inline_local_functions
 
 from engine.errors import ModelError
@@ -19,10 +21,18 @@ from engine.importer.lifts import LIFTS, REPAIRS, Context, Rule, graphs_of
 
 OLDEST, PINNED = 6, 28
 UNCONVERTED = "unconverted."
+_OPSET, _DONE = "opset.", "converted"
+_WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+_ONNX_ERRORS = (
+    RuntimeError,
+    ValueError,
+    onnx.checker.ValidationError,
+    onnx.shape_inference.InferenceError,
+)
 
 
-def opsets(model: ModelProto) -> dict[str, int]:
-    """Domain ("" is ai.onnx) to version, as the model imports them."""
+def opsets(model: ModelProto | FunctionProto) -> dict[str, int]:
+    """Domain ("" is ai.onnx) to version, as a model or a function imports them."""
     found: dict[str, int] = {}
     for entry in model.opset_import:
         domain = "" if entry.domain == "ai.onnx" else entry.domain
@@ -41,35 +51,109 @@ def since_version(op_type: str, domain: str, opset: int) -> int | None:
 def to_pinned(model: ModelProto) -> ModelProto:
     """`model` (changed in place, if need be) in the pinned opset, without local functions.
 
-    Raises: ModelError if the opset is out of range, or something can't be converted.
+    Functions may be of other opsets than the model. While the nodes of one opset are converted, the
+    others are hidden in domains of their own.
+
+    Raises: ModelError if an opset is out of range, or something can't be converted.
     """
-    for graph in graphs_of(model.graph):
-        for node in graph.node:
-            if node.domain == "ai.onnx":
-                node.domain = ""
-    model = _inline(model)
+    _rename(model, "ai.onnx", "")
     versions = opsets(model)
-    used = any(n.domain == "" for g in graphs_of(model.graph) for n in g.node)
-    version = versions.get("")
-    if version is None:
-        if used:
+    others = _mark_functions(model, versions.get(""))
+    model = _inline(model)
+    for domain in sorted({n.domain for n in _all_nodes(model)} - {""}):
+        _import_domain(model, domain)
+    if "" not in versions and not others:
+        if any(n.domain == "" for n in _all_nodes(model)):
             raise ModelError("the model uses ai.onnx operators and imports no ai.onnx opset")
         return model
-    if version < OLDEST:
-        model, version = _from_before(model, version), OLDEST
+    base = versions.get("", PINNED)
+    if not others:
+        return expand(_one_opset(model, base))
+    _rename(model, "", f"{_OPSET}{base}")
+    for version in sorted(others | {base}):
+        _rename(model, f"{_OPSET}{version}", "")
+        _set_opset(model, version)
+        model = _one_opset(model, version)
+        _rename(model, "", _DONE)
+    _rename(model, _DONE, "")
+    kept = [e for e in model.opset_import if not e.domain.startswith((_OPSET, _DONE))]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    return expand(model)
+
+
+def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:
+    """Every node of a model's graph and its bodies."""
+    for graph in graphs_of(model.graph):
+        yield from graph.node
+
+
+def _rename(model: ModelProto, old: str, new: str) -> None:
+    """Moves nodes from one domain to another; those with bodies stay in ai.onnx, where the
+    converter sees the bodies."""
+    for node in _all_nodes(model):
+        if node.domain == old and (new == "" or node.op_type not in _WITH_BODIES):
+            node.domain = new
+    if new:
+        _import_domain(model, new)
+
+
+def _import_domain(model: ModelProto, domain: str) -> None:
+    """Imports a domain if it isn't yet: the tools of onnx insist on it."""
+    if all(entry.domain != domain for entry in model.opset_import):
+        model.opset_import.append(helper.make_opsetid(domain, 1))
+
+
+def _set_opset(model: ModelProto, version: int) -> None:
+    kept = [entry for entry in model.opset_import if entry.domain not in ("", "ai.onnx")]
+    del model.opset_import[:]
+    model.opset_import.extend([helper.make_opsetid("", version), *kept])
+
+
+def _mark_functions(model: ModelProto, base: int | None) -> set[int]:
+    """Moves the nodes of functions whose opset is not the model's to a domain that names it."""
+    found: set[int] = set()
+    for function in model.functions:
+        version = opsets(function).get("")
+        if version is None or version == base:
+            continue
+        found.add(version)
+        domain = f"{_OPSET}{version}"
+        for node in function.node:
+            _mark(node, domain)
+        kept = [e for e in function.opset_import if e.domain not in ("", "ai.onnx")]
+        del function.opset_import[:]
+        function.opset_import.extend([helper.make_opsetid(domain, 1), *kept])
+        if base is not None:
+            function.opset_import.append(helper.make_opsetid("", base))
+    return found
+
+
+def _mark(node: NodeProto, domain: str) -> None:
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                _mark(inner, domain)
+    if node.domain in ("", "ai.onnx") and node.op_type not in _WITH_BODIES:
+        node.domain = domain
+
+
+def _one_opset(model: ModelProto, version: int) -> ModelProto:
     if version > PINNED:
         raise ModelError(
             f"the model is of opset {version}; opsets up to {PINNED} can be loaded. Export it "
             "again with another opset_version"
         )
-    return expand(model if version == PINNED else _convert(model, version))
+    if version < OLDEST:
+        model, version = _from_before(model, version), OLDEST
+    return model if version == PINNED else _convert(model, version)
 
 
 def _from_before(model: ModelProto, version: int) -> ModelProto:
     """A model older than opset 6, whose forms are sometimes the same."""
     try:
         return onnx.version_converter.convert_version(model, OLDEST)
-    except (RuntimeError, ValueError) as error:
+    except _ONNX_ERRORS as error:
         raise ModelError(
             f"the model is of opset {version}; those before {OLDEST} are loaded only where the "
             f"converter of onnx knows their operators: {error}"
@@ -83,8 +167,8 @@ def _inline(model: ModelProto) -> ModelProto:
     if len(set(keys)) != len(keys):
         raise ModelError("two local functions have the same domain, name and overload")
     try:
-        return inline_local_functions(model, convert_version=True)
-    except (RuntimeError, ValueError) as error:
+        return inline_local_functions(model)
+    except _ONNX_ERRORS as error:
         raise ModelError(f"local functions can't be inlined: {error}") from None
 
 
@@ -95,9 +179,7 @@ def _convert(model: ModelProto, version: int) -> ModelProto:
             _rewrite(model, op_types, lift, context)
     if version < 7:
         version = 7
-        for entry in model.opset_import:
-            if entry.domain in ("", "ai.onnx"):
-                entry.version = version
+        _set_opset(model, version)
     context = Context(model)
     _hide_unknown(model, version)
     model.ir_version = max(model.ir_version, 8)
@@ -139,14 +221,13 @@ def _hide_unknown(model: ModelProto, version: int) -> None:
 
 def _hide(model: ModelProto, node: NodeProto, since: int) -> None:
     node.domain = f"{UNCONVERTED}{since}"
-    if all(entry.domain != node.domain for entry in model.opset_import):
-        model.opset_import.append(helper.make_opsetid(node.domain, 1))
+    _import_domain(model, node.domain)
 
 
 def _run_converter(model: ModelProto, version: int) -> ModelProto:
     try:
         return onnx.version_converter.convert_version(model, PINNED)
-    except (RuntimeError, ValueError) as error:
+    except _ONNX_ERRORS as error:
         culprits = _culprits(model, version)
         if not culprits:
             raise ModelError(
@@ -156,7 +237,7 @@ def _run_converter(model: ModelProto, version: int) -> ModelProto:
         _hide(model, node, since_version(node.op_type, "", version) or version)
     try:
         return onnx.version_converter.convert_version(model, PINNED)
-    except (RuntimeError, ValueError) as error:
+    except _ONNX_ERRORS as error:
         raise ModelError(
             f"the model can't be converted from opset {version} to {PINNED}: {error}"
         ) from None
@@ -194,6 +275,6 @@ def _converts(
     alone = helper.make_model(graph, opset_imports=[helper.make_opsetid("", version)], ir_version=8)
     try:
         onnx.version_converter.convert_version(alone, PINNED)
-    except (RuntimeError, ValueError):
+    except _ONNX_ERRORS:
         return False
     return True
