@@ -17,7 +17,7 @@ from engine.dims import Dim, Table, symbols_of
 from engine.errors import PlanError
 from engine.ir import Array
 from engine.plan import Dispatch, Plan, epochs
-from engine.schedule import Bind
+from engine.schedule import Bind, Download, Upload
 
 PARAMS_ALIGNMENT = 256
 
@@ -45,7 +45,7 @@ class Bound:
         params: bytes of the uniform buffer from `params_offset` on.
         slot_nbytes: least size of each slot that the epoch needs.
         sizes: contents of the values that are written when bound.
-        shapes: shape of each value on the GPU or in an output.
+        shapes: shape of each value that crosses, is a view, or is an output.
     """
 
     chosen: dict[int, Chosen]
@@ -108,8 +108,7 @@ class Binder:
         for name, slot in plan.memory.slot_of.items():
             nbytes = plan.storages[name].nbytes(plan.shape(name))
             self.epochs[self._epoch(nbytes)].add_slot(slot, nbytes)
-        shaped = {*plan.memory.slot_of, *plan.roots, *plan.graph.outputs, *plan.graph.inputs}
-        for name in shaped:
+        for name in _shaped(plan):
             tensor = plan.scratch.get(name) or plan.graph.tensor(name)
             if tensor is None or tensor.shape is None:
                 continue
@@ -133,6 +132,13 @@ class Binder:
         return epoch.evaluate(self.plan, binding)
 
 
+def _shaped(plan: Plan) -> set[str]:
+    """The values whose shapes a run asks for."""
+    names = {*plan.roots, *plan.roots.values(), *plan.graph.outputs, *plan.graph.inputs}
+    names.update(s.value for s in plan.steps if isinstance(s, (Download, Upload)))
+    return names
+
+
 class _Epoch:
     """Places in one table for all dims that are known at the same time."""
 
@@ -145,7 +151,7 @@ class _Epoch:
         self.floats: list[tuple[int, float]] = []
         self.checks: list[tuple[int, Check]] = []
         self.dispatches: list[tuple[int, Dispatch, _Variants, tuple[int, int]]] = []
-        self.slots: list[tuple[int, int]] = []
+        self.slots: dict[int, dict[int, None]] = {}
         self.shapes: list[tuple[str, tuple[int, ...]]] = []
         self.sizes: list[tuple[str, tuple[int, ...], tuple[int, ...], np.dtype]] = []
 
@@ -182,7 +188,7 @@ class _Epoch:
         self.checks.append((self.place(check.guard.expr), check))
 
     def add_slot(self, slot: int, nbytes: Dim) -> None:
-        self.slots.append((slot, self.place(nbytes)))
+        self.slots.setdefault(slot, {})[self.place(nbytes)] = None
 
     def add_shape(self, name: str, shape: tuple[Dim, ...]) -> None:
         self.shapes.append((name, tuple(self.place(d) for d in shape)))
@@ -198,6 +204,8 @@ class _Epoch:
         self.template = np.zeros(self.params_nbytes // 4, dtype=np.uint32)
         for word, value in self.floats:
             self.template[word] = np.float32(value).view(np.uint32)
+        works = [work for *_, work in self.dispatches]
+        self.work_places = np.array(works, dtype=np.intp).reshape(-1, 2)
         self.word_index = np.array([w for w, _ in self.words], dtype=np.intp)
         self.word_place = np.array([p for _, p in self.words], dtype=np.intp)
         return self.params_nbytes
@@ -209,10 +217,12 @@ class _Epoch:
         if len(self.word_index):
             numbers = np.array(values, dtype=np.int64)[self.word_place]
             params[self.word_index] = (numbers & 0xFFFFFFFF).astype(np.uint32)
-        chosen = {i: self._choose(plan, d, v, w, values) for i, d, v, w in self.dispatches}
-        slots: dict[int, int] = {}
-        for slot, place in self.slots:
-            slots[slot] = max(slots.get(slot, 0), values[place])
+        times = self._times(plan.profile, values)
+        chosen = {
+            index: self._choose(plan, dispatch, variants, values, ns)
+            for (index, dispatch, variants, _), ns in zip(self.dispatches, times, strict=True)
+        }
+        slots = {slot: max(values[p] for p in places) for slot, places in self.slots.items()}
         sizes = {
             name: np.array([values[p] for p in places], dtype=dtype).reshape(shape)
             for name, places, shape, dtype in self.sizes
@@ -229,31 +239,40 @@ class _Epoch:
             reason = f"it needs that {guard}, which is not so" + (f" at {sizes}" if sizes else "")
             raise LimitError(reason, tuple(nodes))
 
+    def _times(self, profile: costs.DeviceProfile, values: tuple[int, ...]) -> list[int]:
+        """Predicted time of each dispatch, in nanoseconds."""
+        work = np.array(values, np.float64)[self.work_places]
+        seconds = work[:, 0] / profile.gpu_flops_per_s + work[:, 1] / profile.gpu_bytes_per_s
+        times: list[int] = (profile.launch_ns + seconds * 1e9).astype(np.int64).tolist()
+        return times
+
     def _choose(
         self,
         plan: Plan,
         dispatch: Dispatch,
         variants: _Variants,
-        work: tuple[int, int],
         values: tuple[int, ...],
+        predicted_ns: int,
     ) -> Chosen:
+        most = plan.target.max_compute_workgroups_per_dimension
         for choice, (guards, grid, trips) in enumerate(variants):
-            if all((values[p] == 0) if zero else (values[p] >= 0) for p, zero in guards):
-                x, y, z = (values[p] for p in grid)
+            for place, zero in guards:
+                if values[place] if zero else values[place] < 0:
+                    break
+            else:
+                x, y, z = values[grid[0]], values[grid[1]], values[grid[2]]
                 if not (x and y and z):
                     return choice, None, 0
-                _check(plan, dispatch, (x, y, z), values[trips])
-                flops, nbytes = (values[p] for p in work)
-                return choice, (x, y, z), costs.dispatch_ns(flops, nbytes, plan.profile)
+                if x > most or y > most or z > most:
+                    raise LimitError(
+                        f"{(x, y, z)} workgroups are needed, a dimension holds {most}",
+                        dispatch.nodes,
+                    )
+                if values[trips] > plan.target.max_loop_trips:
+                    raise LimitError(
+                        f"an invocation would loop {values[trips]} times, and drivers may stop at "
+                        "65,535",
+                        dispatch.nodes,
+                    )
+                return choice, (x, y, z), predicted_ns
         raise PlanError(f"{dispatch.label}: no variant fits the sizes")
-
-
-def _check(plan: Plan, dispatch: Dispatch, grid: tuple[int, int, int], trips: int) -> None:
-    limit = plan.target.max_compute_workgroups_per_dimension
-    if max(grid) > limit:
-        raise LimitError(f"{grid} workgroups are needed, a dimension holds {limit}", dispatch.nodes)
-    if trips > plan.target.max_loop_trips:
-        raise LimitError(
-            f"an invocation would loop {trips} times, and drivers may stop at 65,535",
-            dispatch.nodes,
-        )

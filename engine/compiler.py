@@ -122,7 +122,10 @@ def compile_graph(
         symbols=symbols,
         root=lambda n: roots.get(n, n),
     )
-    every: tuple[Guard, ...] = strongest([*passed.guards, *placed.guards])
+    refusals = [g for s in support.values() if not s.ok for g in s.guards]
+    if options.device == "cpu":
+        refusals = []
+    every: tuple[Guard, ...] = strongest([*passed.guards, *placed.guards, *refusals])
     guards = [g for g in every if symbols_of(g.expr) <= set(symbols)]
     checks = late_checks(graph, support, placed, symbols)
     return build_plan(

@@ -230,15 +230,6 @@ def dispatch_work(graph: Graph, nodes: Sequence[Node], touched: Sequence[str]) -
     return flops, nbytes
 
 
-def dispatch_ns(flops: int, nbytes: int, profile: DeviceProfile) -> int:
-    """Predicted time of one dispatch, in nanoseconds."""
-    return (
-        profile.launch_ns
-        + _time_ns(flops, profile.gpu_flops_per_s)
-        + _time_ns(nbytes, profile.gpu_bytes_per_s)
-    )
-
-
 def node_ns(device: Device, work: Work, profile: DeviceProfile) -> int:
     """Predicted time of one run of a node, in nanoseconds, without transfers."""
     if work.free:

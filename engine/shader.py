@@ -24,6 +24,7 @@ from string import Template
 
 from engine.errors import ShaderError
 
+_COMMENT = re.compile(r" *//.*")
 _DECLARATION = re.compile(
     r"^@group\(0\) @binding\((\d+)\) var<storage, (read|read_write)> (\w+): array<(\w+)>;.*$",
     re.MULTILINE,
@@ -84,8 +85,9 @@ class Kernel:
 
     @cached_property
     def key(self) -> str:
-        """Hash of text, overrides and features: equal keys are the same pipeline."""
-        parts = (self.wgsl, repr(self.overrides), repr(sorted(self.features)))
+        """Hash of text (without comments), overrides and features: equal keys, one pipeline."""
+        text = _COMMENT.sub("", self.wgsl)
+        parts = (text, repr(self.overrides), repr(sorted(self.features)))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     @property

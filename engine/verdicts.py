@@ -145,7 +145,10 @@ def _gpu_nbytes(shape: Shape) -> Dim:
 
 
 def _decide(support: Support, numbers: Mapping[Dim, int], binding: Mapping[str, int]) -> Support:
-    """Drops guards that always hold; refuses where one cannot hold, or not at `binding`."""
+    """Drops guards that always hold; refuses where one cannot hold, or not at `binding`.
+
+    The latter refusal is right only while the guard is broken, so it carries the negation.
+    """
     open_guards = []
     for guard in support.guards if support.ok else ():
         known = guard.known
@@ -155,7 +158,8 @@ def _decide(support: Support, numbers: Mapping[Dim, int], binding: Mapping[str, 
         if number is not None and (number != 0 if guard.kind == "zero" else number < 0):
             symbols = sorted(dims.symbols_of(guard.expr))
             sizes = ", ".join(f"{name}={binding[name]}" for name in symbols)
-            return ops.no(f"it needs that {guard}, which is not so at {sizes}")
+            reason = f"it needs that {guard}, which is not so at {sizes}"
+            return Support(False, reason, (guard.negation,))
         if known is None:
             open_guards.append(guard)
     return Support(support.ok, support.reason, strongest(open_guards))

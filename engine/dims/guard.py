@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from engine.dims.expr import Binding, Dim, bounds, mod
+from engine.dims.expr import Binding, Dim, bounds, is_equal, mod
 from engine.dims.table import evaluate
 
 
@@ -23,6 +23,14 @@ class Guard:
     def accepts(self, value: int) -> bool:
         """Whether it is true where `expr` is `value`."""
         return value == 0 if self.kind == "zero" else value >= 0
+
+    @property
+    def negation(self) -> Guard:
+        """The guard that holds where this one does not."""
+        why = f"not ({self})"
+        if self.kind == "zero":
+            return Guard("zero", is_equal(self.expr, 0), why)
+        return Guard("nonneg", self.expr * -1 - 1, why)
 
     @property
     def known(self) -> bool | None:

@@ -1,0 +1,26 @@
+"""Small models as text, for the tests of the session and what is below it."""
+
+from __future__ import annotations
+
+import onnx
+import onnx.parser
+
+OPSET = 21
+
+
+def parse(text: str, opset: int = OPSET) -> onnx.ModelProto:
+    """A checked model from ONNX's textual syntax: `name (inputs) => (outputs) { nodes }`."""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]> {text}')
+    onnx.checker.check_model(model)
+    return model
+
+
+AFFINE = """affine (float[n,3] x, float[3] b) => (float[n,3] y, float[n,3] z) {
+  sum = Add(x, b)
+  y = Tanh(sum)
+  z = Neg(sum)
+}"""
+
+SCALED = """scaled (float[n,4] x, float[4] scale = {1.0, 2.0, 3.0, 4.0}) => (float[n,4] y) {
+  y = Mul(x, scale)
+}"""
