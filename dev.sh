@@ -13,7 +13,7 @@ usage: ./dev.sh COMMAND [arguments]
   demo file_type [FILE ...]    tell the type of files from their bytes
   test [PYTEST ARGUMENTS]      run the tests, e.g. ./dev.sh test -m "not slow"
   lint                         ruff check, ruff format --check, mypy --strict
-  bench [MODEL ARGUMENTS]      onnx-wgpu bench; without a model, for those of the demos
+  bench [MODEL] [OPTIONS]      onnx-wgpu bench; without a model, on those of the demos
 PYTHON=/path/to/python picks the interpreter (3.11 or newer) that .venv is made with.
 EOF
 }
@@ -143,8 +143,9 @@ case "$command" in
     exit "$status"
     ;;
   bench)
-    [ "$#" = 0 ] || exec "$PY" -m engine bench "$@"
-    models="$("$PY" "$ROOT/demos/_models.py")"
-    while IFS= read -r model; do "$PY" -m engine bench "$model" </dev/null; done <<<"$models"
+    case "${1:-}" in
+      "" | -*) exec "$PY" "$ROOT/demos/bench.py" "$@" ;;
+      *) exec "$PY" -m engine bench "$@" ;;
+    esac
     ;;
 esac

