@@ -14,6 +14,7 @@ from cpu_fallback.registry import Tensor, cpu_op
 from cpu_fallback.windows import SAME, Windows, same_pads, windows
 
 _COLUMN_BYTES = 16 << 20
+_CACHE_BYTES = 256 << 10
 
 
 @cpu_op("Conv", since=1)
@@ -110,14 +111,21 @@ def _columns(padded: Tensor, win: Windows, group: int) -> Tensor:
 def _depthwise(x: Tensor, w: Tensor, win: Windows, group: int) -> Tensor:
     n = x.shape[0]
     multiplier = w.shape[0] // group
-    padded = win.padded(x, 0)
     y = np.zeros((n, group, multiplier, *win.out), x.dtype)
     weights = w.reshape(group, multiplier, *win.kernel)
     ones = (1,) * len(win.out)
-    for tap in win.taps():
-        pixels = padded[win.tap(tap)][:, :, None]
-        at: Any = (..., *tap)
-        y += pixels * weights[at].reshape(group, multiplier, *ones)
+    plane = n * multiplier * math.prod(win.out) * x.itemsize
+    step = max(1, _CACHE_BYTES // max(1, plane))
+    for start in range(0, group, step):
+        part = slice(start, start + step)
+        padded = win.padded(x[:, part], 0)
+        total = y[:, part]
+        product = np.empty(total.shape, x.dtype)
+        for tap in win.taps():
+            at: Any = (part, slice(None), *tap)
+            pixels = padded[win.tap(tap)][:, :, None]
+            np.multiply(pixels, weights[at].reshape(-1, multiplier, *ones), out=product)
+            total += product
     return y.reshape(n, w.shape[0], *win.out)
 
 

@@ -1,4 +1,4 @@
-"""Pooling in NumPy: a loop over the taps of the kernel, each step on whole tensors."""
+"""Pooling in NumPy: loops over axes and taps of the kernel, each step on whole tensors."""
 
 from __future__ import annotations
 
@@ -41,13 +41,21 @@ def max_pool(
         pads=pads,
         ceil_mode=ceil_mode,
     )
-    padded = win.padded(x, _lowest(x.dtype))
     if n_outputs > 1:
-        return _max_and_index(x, padded, win, storage_order)
-    y = np.full((*x.shape[:2], *win.out), _lowest(x.dtype), x.dtype)
-    for tap in win.taps():
-        np.maximum(y, padded[win.tap(tap)], out=y)
-    return (y,)
+        return _max_and_index(x, win.padded(x, _lowest(x.dtype)), win, storage_order)
+    return (_by_axis(x, win, np.maximum, _lowest(x.dtype)),)
+
+
+def _by_axis(x: Tensor, win: Windows, join: np.ufunc, outside: float | int) -> Tensor:
+    """`join` over the taps of every window of `x` [N, C, spatial], one axis after the other."""
+    for axis in range(len(win.out)):
+        one = win.along(axis)
+        padded = one.padded(x, outside)
+        taps = iter(one.taps())
+        x = padded[one.tap(next(taps))].copy()
+        for tap in taps:
+            join(x, padded[one.tap(tap)], out=x)
+    return x
 
 
 def _lowest(dtype: np.dtype[Any]) -> float | int:
@@ -98,11 +106,8 @@ def average_pool(
         pads=pads,
         ceil_mode=ceil_mode,
     )
-    padded = win.padded(x.astype(wide(x.dtype), copy=False), 0)
-    total = np.zeros((*x.shape[:2], *win.out), padded.dtype)
-    for tap in win.taps():
-        total += padded[win.tap(tap)]
-    count = np.ones((), padded.dtype)
+    total = _by_axis(x.astype(wide(x.dtype), copy=False), win, np.add, 0)
+    count = np.ones((), total.dtype)
     for axis in range(len(win.out)):
         starts = np.arange(win.out[axis]) * win.strides[axis] - win.begin[axis]
         at = starts[:, None] + np.arange(win.kernel[axis]) * win.dilations[axis]
@@ -110,7 +115,7 @@ def average_pool(
         if count_include_pad:
             low, high = -win.begin[axis], high + win.end[axis]
         inside = ((at >= low) & (at < high)).sum(axis=1)
-        count = count[..., None] * inside.astype(padded.dtype)
+        count = count[..., None] * inside.astype(total.dtype)
     return (total / count).astype(x.dtype, copy=False)
 
 
@@ -138,10 +143,8 @@ def lp_pool(
         pads=pads,
         ceil_mode=ceil_mode,
     )
-    powers = win.padded(np.abs(x.astype(wide(x.dtype), copy=False)) ** p, 0)
-    total = np.zeros((*x.shape[:2], *win.out), powers.dtype)
-    for tap in win.taps():
-        total += powers[win.tap(tap)]
+    powers = np.abs(x.astype(wide(x.dtype), copy=False)) ** p
+    total = _by_axis(powers, win, np.add, 0)
     return (total ** (1.0 / p)).astype(x.dtype, copy=False)
 
 

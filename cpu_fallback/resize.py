@@ -12,6 +12,7 @@ import numpy as np
 from cpu_fallback.numeric import integer_range, is_integer, wide
 from cpu_fallback.registry import Tensor, cpu_op
 
+_MATRIX_SIZE = 512
 COORDINATE_MODES = frozenset(
     {
         "half_pixel",
@@ -72,7 +73,7 @@ def resize(
         raise ValueError(f"cannot resize the empty axes of {x.shape}")
     outside = []
     y = x if mode == "nearest" else x.astype(wide(x.dtype), copy=False)
-    for axis in plan:
+    for axis in sorted(plan, key=lambda a: (Fraction(a.out, max(a.size, 1)), -a.axis)):
         at = coordinates(axis, coordinate_transformation_mode)
         if crop:
             outside.append((axis.axis, (at < 0) | (at > axis.size - 1)))
@@ -203,6 +204,10 @@ def _interpolate(
         weights = weights / np.where(total == 0, 1.0, total)
     index = np.clip(index, 0, max(axis.size - 1, 0))
     weights = weights.astype(x.dtype)
+    if axis.axis == x.ndim - 1 and axis.size <= _MATRIX_SIZE and np.isfinite(x).all():
+        matrix = np.zeros((axis.size, axis.out), x.dtype)
+        np.add.at(matrix, (index, np.arange(axis.out)[:, None]), weights)
+        return np.asarray(x @ matrix)
     trail = (1,) * (x.ndim - axis.axis - 1)
     y = np.zeros((*x.shape[: axis.axis], axis.out, *x.shape[axis.axis + 1 :]), x.dtype)
     for tap in range(len(steps)):

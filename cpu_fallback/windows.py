@@ -49,6 +49,23 @@ class Windows:
             )
         )
 
+    def along(self, axis: int) -> Windows:
+        """The windows of `axis` alone, over an input whose axes before it are reduced already."""
+        size = self.out[:axis] + self.size[axis:]
+
+        def only(values: tuple[int, ...], other: int) -> tuple[int, ...]:
+            return tuple(v if i == axis else other for i, v in enumerate(values))
+
+        return Windows(
+            size,
+            only(self.kernel, 1),
+            only(self.strides, 1),
+            only(self.dilations, 1),
+            only(self.begin, 0),
+            only(self.end, 0),
+            (*size[:axis], self.out[axis], *size[axis + 1 :]),
+        )
+
     def taps(self) -> Iterator[tuple[int, ...]]:
         """Every position in the kernel, row-major."""
         return itertools.product(*map(range, self.kernel))
