@@ -156,6 +156,22 @@ def input_symbols(graph: Graph) -> tuple[str, ...]:
     return tuple(found)
 
 
+def planning_inputs(graph: Graph) -> tuple[str, ...]:
+    """The graph inputs that kernels need to know when planning: axes, targets, sizes, scales.
+
+    They are read through `OpDef.shape_inputs`, directly or through arithmetic on sizes.
+    """
+    wanted: set[str] = set()
+    for node in reversed(graph.nodes):
+        op = definition(node)
+        if op is None:
+            continue
+        wanted.update(node.input(i) for i in op.shape_inputs)
+        if op.evaluate is not None and wanted.intersection(node.writes):
+            wanted.update(node.inputs)
+    return tuple(n for n in graph.inputs if n in wanted)
+
+
 def appending_concats(graph: Graph) -> Mapping[str, Append]:
     """Concats of a graph input and something else that are graph outputs, by their output."""
     found = {}

@@ -12,12 +12,12 @@ import numpy as np
 
 from engine.bind import LimitError
 from engine.checks import GuardTable
-from engine.compiler import Options, appending_concats, compile_graph, optimise
+from engine.compiler import Options, appending_concats, compile_graph, optimise, planning_inputs
 from engine.costs import DeviceProfile
 from engine.dims import evaluate, substitute, symbol, symbols_of
 from engine.dtypes import from_numpy
 from engine.errors import InputError, PlanError
-from engine.ir import Graph, Node, TensorType, Value
+from engine.ir import Array, Graph, Node, TensorType, Value
 from engine.passes import PipelineResult
 from engine.plan import Plan
 from engine.runtime.constants import ConstantStore
@@ -30,6 +30,9 @@ from engine.target import Target
 log = logging.getLogger(__name__)
 
 MAX_PLANS = 8
+MAX_CONTENTS = 4
+"""For how many contents of inputs such as axes a session makes plans of their own."""
+MAX_CONTENT_SIZE = 64
 
 
 @dataclass
@@ -51,6 +54,7 @@ class Runner:
         device: None where everything runs on the CPU.
         profile: what "auto" decides by.
         constants: the session's weights on the device.
+        is_body: whether it is the body of a control flow node, whose inputs change all the time.
     """
 
     def __init__(
@@ -60,6 +64,7 @@ class Runner:
         device: Device | None,
         profile: DeviceProfile,
         constants: ConstantStore | None,
+        is_body: bool = False,
     ) -> None:
         captured = tuple(n for n in graph.captures if graph.constant(n) is None)
         self.graph = graph.replace(inputs=(*graph.inputs, *captured), captures=())
@@ -71,6 +76,8 @@ class Runner:
         self.prepared: list[Prepared] = []
         self.compiled = 0
         self._appending = appending_concats(self.graph)
+        self.planning = () if device is None or is_body else planning_inputs(self.graph)
+        self._contents: set[tuple[Any, ...]] = set()
         self.lock = threading.RLock()
         self._passed: dict[tuple[Any, ...], PipelineResult] = {}
         self._bodies: dict[int, tuple[Graph, Runner]] = {}
@@ -117,9 +124,9 @@ class Runner:
             if a.grown in on_device and isinstance(feeds.get(a.past), DeviceValue)
         )
 
-    def plan(self, feeds: Mapping[str, Any]) -> Plan:
-        """The plan that a call with these inputs would use."""
-        return self._prepare(feeds, self.options, {})[0].plan
+    def plan(self, feeds: Mapping[str, Any], stand_ins: bool = False) -> Plan:
+        """The plan that a call with these inputs would use; of stand-ins only types count."""
+        return self._prepare(feeds, self.options, {}, stand_ins)[0].plan
 
     def passed(self, plan: Plan) -> PipelineResult:
         """What the passes did to get to the graph of a plan."""
@@ -156,10 +163,36 @@ class Runner:
         for _, runner in self._bodies.values():
             yield from runner.executed()
 
+    def _known(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
+        """Inputs whose content the plan of this call may count on; none for too many contents."""
+        found: dict[str, Array] = {}
+        for name in self.planning:
+            fed = feeds.get(name)
+            if not isinstance(fed, np.ndarray) or fed.dtype.kind not in "iuf":
+                continue
+            if fed.ndim <= 1 and fed.size <= MAX_CONTENT_SIZE:
+                found[name] = fed
+        if not found:
+            return found
+        content = tuple((n, a.dtype.str, a.shape, a.tobytes()) for n, a in found.items())
+        if content not in self._contents:
+            if len(self._contents) >= MAX_CONTENTS:
+                return {}
+            self._contents.add(content)
+        return found
+
     def _prepare(
-        self, feeds: Mapping[str, Any], options: Options, around: Mapping[str, int]
+        self,
+        feeds: Mapping[str, Any],
+        options: Options,
+        around: Mapping[str, int],
+        stand_ins: bool = False,
     ) -> tuple[Prepared, dict[str, int]]:
-        signature = tuple(_kind(feeds.get(n)) for n in self.graph.inputs)
+        known = {} if stand_ins else self._known(feeds)
+        signature = tuple(
+            (*_kind(feeds.get(n)), known[n].tobytes() if n in known else None)
+            for n in self.graph.inputs
+        )
         key = (signature, options.wide_inputs, frozenset(options.refused), options.growing)
         for index, prepared in enumerate(self.prepared):
             if prepared.signature == key:
@@ -167,17 +200,18 @@ class Runner:
                 if not prepared.executor.binder.guards.broken(binding):
                     self.prepared.insert(0, self.prepared.pop(index))
                     return prepared, binding
-        return self._compile(feeds, options, around, signature, key)
+        return self._compile(feeds, known, options, around, signature, key)
 
     def _compile(
         self,
         feeds: Mapping[str, Any],
+        known: Mapping[str, Array],
         options: Options,
         around: Mapping[str, int],
         signature: tuple[Any, ...],
         key: tuple[Any, ...],
     ) -> tuple[Prepared, dict[str, int]]:
-        graph = _typed(self.graph, feeds)
+        graph = _with_contents(_typed(self.graph, feeds), known)
         binding = bind_inputs(graph, feeds, around)
         passed = self._passed.get(signature)
         if passed is None or GuardTable(passed.guards).broken(binding):
@@ -206,7 +240,7 @@ class Runner:
         around: Mapping[str, int],
     ) -> list[Any]:
         if id(body) not in self._bodies:
-            made = Runner(body, self.options, self.device, self.profile, self.constants)
+            made = Runner(body, self.options, self.device, self.profile, self.constants, True)
             self._bodies[id(body)] = (body, made)
         runner = self._bodies[id(body)][1]
         values = {**feeds, **{name: capture(name) for name in runner.captured}}
@@ -245,6 +279,19 @@ def _typed(graph: Graph, feeds: Mapping[str, Any]) -> Graph:
         dims = tuple(symbol(f"{name}_{axis}") for axis in range(len(shape)))
         changed[name] = value.replace(type=TensorType(dtype, dims))
     return graph.replace(values={**graph.values, **changed}) if changed else graph
+
+
+def _with_contents(graph: Graph, known: Mapping[str, Array]) -> Graph:
+    """The graph with some of its inputs as constants."""
+    if not known:
+        return graph
+    values = dict(graph.values)
+    for name, array in known.items():
+        content = array.copy()
+        content.flags.writeable = False
+        kind = TensorType(from_numpy(content.dtype), content.shape)
+        values[name] = values[name].replace(type=kind, constant=content, dims=None)
+    return graph.replace(values=values, inputs=tuple(n for n in graph.inputs if n not in known))
 
 
 def _specialised(graph: Graph, binding: Mapping[str, int]) -> Graph:

@@ -113,7 +113,7 @@ class InferenceSession:
         self._lock = threading.RLock()
         self._device = self._open_device()
         self._runner = self._make_runner()
-        if require_gpu and not self._symbols():
+        if require_gpu and not self._symbols() and not self._runner.planning:
             self._check_placement(self._runner.plan(self._stand_ins()))
 
     def _open_device(self) -> Device | None:
@@ -222,8 +222,9 @@ class InferenceSession:
         with self._locked():
             if input_feed is None and self._runner.prepared:
                 return self._runner.prepared[0].plan
-            feeds = self._stand_ins() if input_feed is None else self._check_feeds(input_feed)
-            return self._runner.plan(feeds)
+            if input_feed is None:
+                return self._runner.plan(self._stand_ins(), stand_ins=True)
+            return self._runner.plan(self._check_feeds(input_feed))
 
     def explain(self, input_feed: Mapping[str, Any] | None = None) -> Report:
         """Where each node runs, why, and what it costs, for the last call or for these inputs.

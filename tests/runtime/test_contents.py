@@ -1,0 +1,59 @@
+"""Inputs whose content a kernel must know when it is planned: axes, targets, sizes."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import pytest
+
+from engine.runtime.runner import MAX_CONTENTS
+from engine.runtime.session import InferenceSession
+
+pytestmark = pytest.mark.gpu
+
+REDUCE = """<ir_version: 10, opset_import: ["" : 18]>
+    g (float[4, 5, 6, 7, 8] x, int64[k] axes) => (float[a, b, c, d, e] y) {
+        y = ReduceSum(x, axes) }"""
+SLICE = """<ir_version: 10, opset_import: ["" : 18]>
+    g (float[n] x, int64[1] size) => (float[m] y) {
+        one = Constant<value_ints = [1]>()
+        end = Add(size, one)
+        y = Slice(x, one, end) }"""
+X = np.random.default_rng(1).normal(size=(4, 5, 6, 7, 8)).astype(np.float32)
+
+
+def session(text: str) -> InferenceSession:
+    return InferenceSession(onnx.parser.parse_model(text), device="gpu")
+
+
+def places(made: InferenceSession) -> set[tuple[str, str]]:
+    return {(node.op_type, place) for node, place in made.executed()}
+
+
+def test_each_content_gets_a_plan_until_there_are_too_many() -> None:
+    made = session(REDUCE)
+    for axis in range(MAX_CONTENTS + 1):
+        for _ in range(2):
+            (y,) = made.run(None, {"x": X, "axes": np.array([axis], np.int64)})
+            np.testing.assert_allclose(y, X.sum(axis, keepdims=True), rtol=1e-5, atol=1e-5)
+        assert made.plans_made == axis + 1
+        where = "gpu" if axis < MAX_CONTENTS else "cpu"
+        assert places(made) == {("ReduceSum", where)}
+    made.run(None, {"x": X, "axes": np.array([0], np.int64)})
+    assert places(made) == {("ReduceSum", "gpu")}
+
+
+def test_content_is_followed_through_arithmetic() -> None:
+    made = session(SLICE)
+    for size in (3, 5, 3):
+        (y,) = made.run(None, {"x": X[0, 0, 0, 0], "size": np.array([size], np.int64)})
+        np.testing.assert_array_equal(y, X[0, 0, 0, 0, 1 : size + 1])
+        assert places(made) == {("Slice", "gpu")}
+    assert made.plans_made == 2
+
+
+def test_stand_ins_are_not_taken_for_contents() -> None:
+    made = session(REDUCE)
+    assert made.explain().nodes[0].device == "cpu"
+    made.run(None, {"x": X, "axes": np.array([0], np.int64)})
+    assert made.explain().nodes[0].device == "gpu"
