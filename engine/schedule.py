@@ -170,11 +170,13 @@ class _Scheduler:
     def _find_feeding(self) -> set[int]:
         """Units with a GPU unit among their consumers, however far away."""
         feeding: set[int] = set()
-        for unit in reversed(self.units):
-            if unit.on_gpu or unit.index in feeding:
-                for name in unit.needs:
-                    if name in self.maker:
-                        feeding.add(self.maker[name].index)
+        stack = [unit for unit in self.units if unit.on_gpu]
+        while stack:
+            for name in stack.pop().needs:
+                maker = self.maker.get(name)
+                if maker is not None and maker.index not in feeding:
+                    feeding.add(maker.index)
+                    stack.append(maker)
         return feeding
 
     def run(self) -> tuple[Task, ...]:

@@ -133,3 +133,14 @@ def test_random_graphs_run_in_a_valid_order(seed: int) -> None:
                 ran.add(node.key)
     assert ran == {n.key for n in graph.nodes}
     assert set(graph.outputs) <= host
+
+
+def test_a_chain_on_the_host_feeds_a_group_that_starts_before_it() -> None:
+    b = GraphBuilder()
+    b.input("x", 5)
+    b.node("Exp", "x", out="e")
+    b.typed("Host", "x", out="h1", type_=F5)
+    b.typed("Host", "h1", out="h2", type_=F5)
+    b.node("Add", "e", "h2", out="s")
+    found = scheduled(b.graph(["s"]))
+    assert kinds(found) == "CCuuGdSW"
