@@ -87,20 +87,23 @@ def window(tile: Tile, kernel: int, stride: int, lead: int | None = None) -> str
     return "\n".join(parts)
 
 
-def _pixels(count: int, lead: int | None) -> tuple[list[str], list[str]]:
+def _pixels(
+    count: int, lead: int | None, row: str = "row", suffix: str = ""
+) -> tuple[list[str], list[str]]:
     """Declarations of `count` neighbouring pixels from `first` on, and their names."""
-    names = [f"p{i}" for i in range(count)]
+    names = [f"p{suffix}{i}" for i in range(count)]
     if lead is None:
-        return [f"let p{i} = pixel(row, first + {i});" for i in range(count)], names
+        return [f"let {n} = pixel({row}, first + {i});" for i, n in enumerate(names)], names
     lines = []
     for start in range(lead - 4, count, 4):
         inside = [i for i in range(start, start + 4) if 0 <= i < count]
         if len(inside) >= 3:
-            lines.append(f"let q{start + 4} = pixel4(row, first + {start});")
+            quad = f"q{suffix}{start + 4}"
+            lines.append(f"let {quad} = pixel4({row}, first + {start});")
             for i in inside:
-                names[i] = f"q{start + 4}[{i - start}]"
+                names[i] = f"{quad}[{i - start}]"
         else:
-            lines += [f"let p{i} = pixel(row, first + {i});" for i in inside]
+            lines += [f"let {names[i]} = pixel({row}, first + {i});" for i in inside]
     return lines, names
 
 
@@ -167,7 +170,8 @@ class Strip:
     """Rows by columns of one channel that one invocation of a depthwise convolution computes.
 
     `kernel` and `strides` (height, width) are known where the text is unrolled over them.
-    `wide` stores four pixels at once: the row length must be a multiple of four.
+    `wide` stores four pixels at once: the row length must be a multiple of four. With `lead`, rows
+    of the input are multiples of four long, `first + lead` is one, and pixels are loaded by fours.
     """
 
     rows: int
@@ -175,6 +179,7 @@ class Strip:
     kernel: tuple[int, int] | None = None
     strides: tuple[int, int] = (1, 1)
     wide: bool = False
+    lead: int | None = None
 
     def start(self) -> str:
         """Declares the accumulators `s<row>_<column>`."""
@@ -211,15 +216,14 @@ class Strip:
                 f"let inside{r} = u32(h{r}) < params.in_h;",
                 f"let row{r} = (slice + select(0u, u32(h{r}), inside{r})) * params.in_w;",
             ]
-            lines += [
-                f"let p{r}_{c} = pixel(row{r}, inside{r}, first + {c});"
-                for c in range((self.columns - 1) * step_w + width)
-            ]
+            count = (self.columns - 1) * step_w + width
+            found, names = _pixels(count, self.lead, f"row{r}, inside{r}", f"{r}_")
+            lines += found
             for row in range(self.rows):
                 ky = r - row * step_h
                 if 0 <= ky < height:
                     lines += [
-                        f"s{row}_{j} += p{r}_{j * step_w + kx} * w{ky * width + kx};"
+                        f"s{row}_{j} += {names[j * step_w + kx]} * w{ky * width + kx};"
                         for kx in range(width)
                         for j in range(self.columns)
                     ]

@@ -160,7 +160,8 @@ def _inner_loops(win: Windows, tile: Tile) -> list[tuple[str, bool]]:
     return found
 
 
-def _strips(win: Windows) -> list[tuple[Strip, tuple[Guard, ...]]]:
+def _strips(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
+    """Strips of rows by columns, best first: large ones where enough of them are left."""
     _, height, width = win.kernel
     strides = win.strides[1:]
     if not (
@@ -173,7 +174,15 @@ def _strips(win: Windows) -> list[tuple[Strip, tuple[Guard, ...]]]:
         return [(Strip(1, 4), ())]
     rows = 1 if win.out[1] == 1 else 4 // strides[0]
     strip = Strip(rows, 4 if rows > 1 else 8, (height, width), (strides[0], strides[1]))
-    return [(replace(strip, wide=True), (divisible(win.out[2], 4),)), (strip, ())]
+    whole, pad = divisible(win.out[2], 4), win.begin[2]
+    found = [(replace(strip, wide=True), (whole,)), (strip, ())]
+    if isinstance(pad, int):
+        fours = replace(strip, wide=True, lead=pad % 4)
+        guards = (whole, divisible(win.size[2], 4))
+        eights = planes * ceildiv(win.out[1], rows) * ceildiv(win.out[2], 8)
+        many = (*guards, at_least(eights, 4096), at_least(win.out[2], 16))
+        found = [(replace(fours, columns=8), many), (fours, guards), *found]
+    return found
 
 
 def _depthwise(view: Lowering, geo: Geometry) -> Stage:
@@ -181,11 +190,12 @@ def _depthwise(view: Lowering, geo: Geometry) -> Stage:
     tensors = {"x": view.node.inputs[0], "w": view.node.inputs[1], "y": view.node.outputs[0]}
     if bias:
         tensors["b"] = view.node.inputs[2]
+    planes = geo.batch * geo.group * geo.group_out * win.out[0]
     calls = []
-    for strip, guards in _strips(win):
+    for strip, guards in _strips(win, planes):
         tiles_w = ceildiv(win.out[2], strip.columns)
         tiles_h = ceildiv(win.out[1], strip.rows)
-        count = geo.batch * geo.group * geo.group_out * win.out[0] * tiles_h * tiles_w
+        count = planes * tiles_h * tiles_w
         params: dict[str, Dim | float] = {
             "tiles": count,
             "tiles_w": tiles_w,
@@ -202,7 +212,7 @@ def _depthwise(view: Lowering, geo: Geometry) -> Stage:
                 tensors,
                 params,
                 linear(count),
-                flags=frozenset({"BIAS"}) if bias else frozenset(),
+                flags=frozenset(["BIAS"] * bias + ["WIDE"] * (strip.lead is not None)),
                 text={"START": strip.start(), "TAPS": strip.taps(), "STORE": strip.store()},
                 trips=trips_of(geo),
                 when=guards,
