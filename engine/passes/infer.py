@@ -222,8 +222,10 @@ class Inference:
             symbols <= self.binding.keys()
         ):
             bound = {n: self._bound(v) for n, v in inputs.items()}
-            found = onnx_kinds(node, bound, work.opset)
-            self._guard(node, symbols)
+            sharper = onnx_kinds(node, bound, work.opset)
+            if sharper != found:
+                self._guard(node, symbols)
+            found = sharper
         return self._reveal(node, found)
 
     def _reveal(self, node: Node, found: Kinds) -> Kinds:

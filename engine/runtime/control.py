@@ -10,6 +10,7 @@ import numpy as np
 from engine.errors import EngineError
 from engine.ir import Array, Graph, Node
 
+Shape = tuple[int, ...] | None
 RunBody = Callable[[Graph, Mapping[str, Any]], list[Any]]
 """Runs a body on its inputs by name (captures are added by the callee); returns its outputs."""
 
@@ -21,13 +22,28 @@ def is_control_flow(node: Node) -> bool:
     return node.domain == "" and node.op_type in CONTROL_FLOW
 
 
-def run_control_flow(node: Node, inputs: Sequence[Any], run_body: RunBody) -> list[Any]:
-    """Outputs of a control flow node. Raises: EngineError if its inputs break the specification.
+def run_control_flow(
+    node: Node, inputs: Sequence[Any], run_body: RunBody, shape_of: Callable[[str], Shape]
+) -> list[Any]:
+    """Outputs of a control flow node.
 
+    Args:
+        node: If, Loop, Scan or SequenceMap.
+        inputs: in ONNX order, None if omitted.
+        run_body: runs a body.
+        shape_of: what is known of an output's shape, 0 for open sizes, for scans without a step.
+
+    Raises: EngineError if the inputs break the specification.
     Source: ONNX If-25, Loop-25, Scan-25, SequenceMap-17.
     """
     drive = {"If": _if, "Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map}
-    return drive[node.op_type](node, inputs, run_body)
+    outputs = drive[node.op_type](node, inputs, run_body)
+    for index, name in enumerate(node.outputs):
+        value = outputs[index]
+        shape = shape_of(name) if name and isinstance(value, np.ndarray) else None
+        if shape is not None and value.size == 0 and len(shape) == value.ndim and 0 in shape:
+            outputs[index] = value.reshape(shape)
+    return outputs
 
 
 def _truth(node: Node, value: Any) -> bool:

@@ -12,7 +12,7 @@ import numpy as np
 from cpu_fallback import registry
 from engine import schedule as tasks
 from engine.bind import Binder, Bound, Chosen
-from engine.dims import Table
+from engine.dims import Table, evaluate, symbols_of
 from engine.errors import DeviceError, EngineError, PlanError
 from engine.ir import Array, Graph, Node
 from engine.layout import RangeError, Storage
@@ -416,6 +416,7 @@ class Executor:
                     lambda body, feeds: self.run_body(
                         body, feeds, lambda name: self._host(context, name), context.binding
                     ),
+                    lambda name: self._known_shape(context, name),
                 )
             return registry.run(
                 node.op_type,
@@ -432,6 +433,17 @@ class Executor:
             raise EngineError(
                 f"{node.op_type} {node.name or node.key!r} failed on ({shapes}): {error}"
             ) from error
+
+    def _known_shape(self, context: ExecutionContext, name: str) -> tuple[int, ...] | None:
+        """The shape of a value as far as it is bound, with 0 for what is open."""
+        tensor = self.plan.graph.tensor(name)
+        if tensor is None or tensor.shape is None:
+            return None
+        known = context.binding.keys()
+        sizes = (
+            evaluate(d, context.binding) if symbols_of(d) <= known else 0 for d in tensor.shape
+        )
+        return tuple(sizes)
 
     def _result(self, context: ExecutionContext, name: str, keep: bool) -> Any:
         if not keep:
