@@ -16,6 +16,7 @@ from engine.dims import Dim, Guard
 from engine.errors import ShapeError
 from engine.ir import Graph, Node, Shape
 from engine.ops import NodeView, OpDef, Support
+from engine.ops._agreement import agreements
 from engine.ranges import Ranges
 from engine.target import Target
 
@@ -58,6 +59,7 @@ def _support(view: NodeView, ranges: Ranges) -> Support:
             return ops.no(found)
         guards.append(found)
     try:
+        guards += agreements(view, op.elementwise is not None)
         own = op.supports(view) if op.supports is not None else ops.YES
     except ShapeError as error:
         return ops.no(str(error))

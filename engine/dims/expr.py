@@ -267,8 +267,20 @@ def broadcast(a: Dim, b: Dim) -> Dim:
         return a
     if isinstance(b, int) or (bounds(b)[0] or 0) > 1:
         return b
+    for low, high in ((a, b), (b, a)):
+        if _is_capped(low, high):
+            return high
     first, second = sorted((a, b), key=str)
     return _apply("bcast", first, second)
+
+
+def _is_capped(low: Dim, high: Dim) -> bool:
+    """Whether `low` is min(high, c) with c > 1: the two broadcast only where they are equal."""
+    inner = _single_apply(low, "min")
+    if inner is None or high not in inner.args:
+        return False
+    cap = inner.args[1] if inner.args[0] == high else inner.args[0]
+    return (bounds(cap)[0] or 0) > 1
 
 
 def product(dims: Iterable[Dim]) -> Dim:
