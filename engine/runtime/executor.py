@@ -205,12 +205,20 @@ class Executor:
                 if len(self._bound_cache) >= 64:
                     self._bound_cache.pop(next(iter(self._bound_cache)))
                 self._bound_cache[key] = bound
+                if number == 0 and len(self._bound_cache) > len(self.binder.epochs):
+                    self._compile_all()
             context.bound.append(bound)
             context.chosen.update(bound.chosen)
             context.shapes.update(bound.shapes)
             if self.device is not None:
                 self._prepare_buffers(self.device, bound)
             self._reserve_outputs(context)
+
+    def _compile_all(self) -> None:
+        """Compiles every variant: sizes vary, so any of them may be wanted by the next call."""
+        if self.device is not None:
+            for kernel in self.plan.kernels:
+                self.device.pipeline(kernel)
 
     def _prepare_buffers(self, device: Device, bound: Bound) -> None:
         for slot, nbytes in bound.slot_nbytes.items():
