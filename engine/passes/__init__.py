@@ -23,6 +23,7 @@ from engine.passes.fuse_activations import fuse_activations
 from engine.passes.fuse_gelu import fuse_gelu
 from engine.passes.fuse_layernorm import fuse_layernorm
 from engine.passes.infer import infer
+from engine.passes.merge_views import merge_views
 from engine.passes.sink_pad import sink_pad
 
 __all__ = ["PIPELINE", "Pass", "PassResult", "PipelineResult", "PipelineStep", "run_passes"]
@@ -106,6 +107,11 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "fold_pad",
         fold_pad,
         "any time; the window operator is final now",
+    ),
+    PipelineStep(
+        "merge_views",
+        merge_views,
+        "before chains, which would merge the outer views with others",
     ),
     PipelineStep(
         "chains",
