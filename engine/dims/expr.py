@@ -111,8 +111,8 @@ class Expr:
             text = "*".join(map(str, monomial))
             if not text:
                 parts.append(str(factor))
-            elif factor == 1:
-                parts.append(text)
+            elif factor in (1, -1):
+                parts.append(text if factor == 1 else f"-{text}")
             else:
                 parts.append(f"{factor}*{text}")
         return " + ".join(parts).replace("+ -", "- ")
