@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from engine import costs
-from engine.checks import Check, GuardTable
+from engine.checks import Check, GuardTable, LimitError
 from engine.dims import Dim, Table, symbols_of
 from engine.errors import PlanError
 from engine.ir import Array
@@ -26,14 +26,6 @@ Chosen = tuple[int, tuple[int, int, int] | None, int]
 
 _Variants = list[tuple[tuple[tuple[int, bool], ...], tuple[int, ...], int]]
 """Places in the table: guards (and whether they must be zero), grid, loop trips."""
-
-
-class LimitError(PlanError):
-    """A device limit would be broken for these sizes; `nodes` are the keys of those concerned."""
-
-    def __init__(self, message: str, nodes: tuple[str, ...]) -> None:
-        super().__init__(message)
-        self.nodes = nodes
 
 
 @dataclass
@@ -255,6 +247,8 @@ class _Epoch:
         predicted_ns: int,
     ) -> Chosen:
         most = plan.target.max_compute_workgroups_per_dimension
+        most_trips = plan.target.max_loop_trips
+        problem = "no variant fits the sizes"
         for choice, (guards, grid, trips) in enumerate(variants):
             for place, zero in guards:
                 if values[place] if zero else values[place] < 0:
@@ -264,15 +258,9 @@ class _Epoch:
                 if not (x and y and z):
                     return choice, None, 0
                 if x > most or y > most or z > most:
-                    raise LimitError(
-                        f"{(x, y, z)} workgroups are needed, a dimension holds {most}",
-                        dispatch.nodes,
-                    )
-                if values[trips] > plan.target.max_loop_trips:
-                    raise LimitError(
-                        f"an invocation would loop {values[trips]} times, and drivers may stop at "
-                        "65,535",
-                        dispatch.nodes,
-                    )
-                return choice, (x, y, z), predicted_ns
-        raise PlanError(f"{dispatch.label}: no variant fits the sizes")
+                    problem = f"{(x, y, z)} workgroups are needed, a dimension holds {most}"
+                elif values[trips] > most_trips:
+                    problem = f"an invocation would loop {values[trips]} times of {most_trips}"
+                else:
+                    return choice, (x, y, z), predicted_ns
+        raise LimitError(problem, dispatch.nodes)

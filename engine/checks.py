@@ -8,11 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 from engine.dims import Guard, Table, symbols_of
+from engine.errors import PlanError
 from engine.ir import Graph
 from engine.ops import Support
 from engine.partition import Partition
+from engine.shader import Kernel
+from engine.target import Target
+
+
+class LimitError(PlanError):
+    """A device limit would be broken; `nodes` are the keys of those that must leave the GPU."""
+
+    def __init__(self, message: str, nodes: tuple[str, ...]) -> None:
+        super().__init__(message)
+        self.nodes = nodes
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,26 @@ class GuardTable:
         """Those that do not hold. Raises: KeyError for an unbound symbol."""
         values = self._table.evaluate(binding)
         return [g for g, v in zip(self.guards, values, strict=True) if not g.accepts(v)]
+
+
+def misfit(kernel: Kernel, target: Target) -> str:
+    """Why a kernel cannot run on a target whatever the sizes, or ""."""
+    most = target.max_storage_buffers_per_shader_stage
+    if len(kernel.tensors) > most:
+        return f"its kernel binds {len(kernel.tensors)} storage buffers, and {most} are allowed"
+    most = target.max_compute_workgroup_storage_size
+    if kernel.workgroup_nbytes > most:
+        return f"its kernel needs {kernel.workgroup_nbytes} bytes of workgroup memory of {most}"
+    most = target.max_compute_invocations_per_workgroup
+    sides = (
+        target.max_compute_workgroup_size_x,
+        target.max_compute_workgroup_size_y,
+        target.max_compute_workgroup_size_z,
+    )
+    size = kernel.workgroup
+    if prod(size) > most or any(a > b for a, b in zip(size, sides, strict=True)):
+        return f"its kernel has workgroups of {size} invocations, and {most} are allowed"
+    return ""
 
 
 def late_checks(

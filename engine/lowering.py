@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from engine import costs
+from engine.checks import LimitError, misfit
 from engine.codegen import generate
 from engine.dims import Dim, product
 from engine.errors import PlanError
@@ -109,7 +110,7 @@ class Lowerer:
         return name
 
     def _dispatch(self, group: Group, stage: Sequence[KernelCall], fuse: bool) -> Dispatch:
-        variants = tuple(self._variant(group, call, fuse) for call in stage)
+        variants = self._variants(group, stage, fuse)
         if variants[-1].when:
             raise PlanError(f"{group.label}: the last variant must hold for all sizes")
         kernels = [self.rendered[v.kernel] for v in variants]
@@ -122,6 +123,19 @@ class Lowerer:
         keys = tuple(n.key for n in group.nodes)
         work = costs.dispatch_work(self.graph, group.nodes, (*group.inputs, *group.outputs))
         return Dispatch(group.label, group.origin, keys, variants, tuple(sorted(written)), *work)
+
+    def _variants(
+        self, group: Group, stage: Sequence[KernelCall], fuse: bool
+    ) -> tuple[Variant, ...]:
+        """The alternatives that fit the target; the last one must."""
+        found = []
+        for call in stage:
+            try:
+                found.append(self._variant(group, call, fuse))
+            except LimitError:
+                if call is stage[-1]:
+                    raise
+        return tuple(found)
 
     def _variant(self, group: Group, call: KernelCall, fuse: bool) -> Variant:
         tensors = dict(call.tensors)
@@ -147,12 +161,9 @@ class Lowerer:
         missing = {name for name, _ in kernel.params} ^ set(params)
         if missing:
             raise PlanError(f"{call.shader}.wgsl and its lowering disagree on params {missing}")
-        if len(kernel.tensors) > self.target.max_storage_buffers_per_shader_stage:
-            raise PlanError(f"{group.label} binds {len(kernel.tensors)} storage buffers")
-        if kernel.workgroup_nbytes > self.target.max_compute_workgroup_storage_size:
-            raise PlanError(
-                f"{group.label} uses {kernel.workgroup_nbytes} bytes of workgroup memory"
-            )
+        problem = misfit(kernel, self.target)
+        if problem:
+            raise LimitError(problem, tuple(n.key for n in group.nodes))
         index = self.kernels.setdefault(kernel.key, len(self.rendered))
         if index == len(self.rendered):
             self.rendered.append(kernel)

@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from engine.bind import LimitError
-from engine.checks import GuardTable
+from engine.checks import GuardTable, LimitError
 from engine.compiler import Options, appending_concats, compile_graph, optimise, planning_inputs
 from engine.costs import DeviceProfile
 from engine.dims import evaluate, substitute, symbol, symbols_of
@@ -108,11 +107,7 @@ class Runner:
                 log.info("%s; nodes that read %s run on the CPU", error, sorted(wide))
                 options = replace(options, wide_inputs=options.wide_inputs | wide)
             except LimitError as error:
-                if options.refused.keys() >= set(error.nodes):
-                    raise
-                log.info("nodes %s go to the CPU: %s", error.nodes, error)
-                refused = {**options.refused, **dict.fromkeys(error.nodes, str(error))}
-                options = replace(options, refused=refused)
+                options = _without(options, error)
 
     def _growing(
         self, feeds: Mapping[str, Any], on_device: Collection[str]
@@ -216,12 +211,11 @@ class Runner:
         passed = self._passed.get(signature)
         if passed is None or GuardTable(passed.guards).broken(binding):
             passed = self._passed[signature] = optimise(graph, options, binding)
-        target = self.device.target if self.device is not None else Target.baseline()
-        plan = compile_graph(passed, options, target, self.profile, binding, around)
+        plan = self._planned(passed, options, binding, around)
         if GuardTable(plan.guards).broken(binding):
             fixed = _specialised(graph, binding)
             passed = optimise(fixed, options, binding)
-            plan = compile_graph(passed, options, target, self.profile, binding, around)
+            plan = self._planned(passed, options, binding, around)
             binding = bind_inputs(plan.graph, feeds, around)
             for guard in GuardTable(plan.guards).broken(binding):
                 raise PlanError(f"no plan fits these sizes: it would need that {guard}")
@@ -231,6 +225,21 @@ class Runner:
         self.prepared.insert(0, prepared)
         del self.prepared[MAX_PLANS:]
         return prepared, binding
+
+    def _planned(
+        self,
+        passed: PipelineResult,
+        options: Options,
+        binding: Mapping[str, int],
+        around: Mapping[str, int],
+    ) -> Plan:
+        """The plan of a graph, without the kernels that no size makes fit the device."""
+        target = self.device.target if self.device is not None else Target.baseline()
+        while True:
+            try:
+                return compile_graph(passed, options, target, self.profile, binding, around)
+            except LimitError as error:
+                options = _without(options, error)
 
     def _run_body(
         self,
@@ -253,6 +262,15 @@ def _to_blame(plan: Plan, name: str) -> frozenset[str]:
     if name in plan.graph.inputs:
         return frozenset([name])
     return frozenset(plan.checked_inputs)
+
+
+def _without(options: Options, error: LimitError) -> Options:
+    """Options that keep the nodes of a limit off the GPU. Raises: `error` if they are already."""
+    if options.refused.keys() >= set(error.nodes):
+        raise error
+    log.info("nodes %s go to the CPU: %s", error.nodes, error)
+    refused = {**options.refused, **dict.fromkeys(error.nodes, str(error))}
+    return replace(options, refused=refused)
 
 
 def _kind(value: Any) -> tuple[Any, ...]:

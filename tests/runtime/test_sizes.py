@@ -13,8 +13,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from engine import ops
-from engine import plan as plan_module
+from engine import lowering, ops
 from engine.bind import Binder
 from engine.dims import Table, equal
 from engine.ir import Array
@@ -44,7 +43,7 @@ class Counts:
 def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
     """Counts kernels rendered, shaders compiled and bind groups made."""
     counts = Counts()
-    render, compile_, bind_group = plan_module.render, Device._compile, Device.bind_group
+    render, compile_, bind_group = lowering.render, Device._compile, Device.bind_group
 
     def counted_render(name: str, *args: Any, **options: Any) -> Any:
         counts.rendered.append(name)
@@ -59,7 +58,7 @@ def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counts]:
         return bind_group(self, *args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(plan_module, "render", counted_render)
+        patch.setattr(lowering, "render", counted_render)
         patch.setattr(Device, "_compile", counted_compile)
         patch.setattr(Device, "bind_group", counted_group)
         yield counts
