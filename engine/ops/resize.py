@@ -207,13 +207,16 @@ def _is_resized(axis: Axis, coordinates: str) -> bool:
 
 
 def _assumed(axes: Sequence[Axis], mode: str, coordinates: str) -> tuple[list[Axis], list[Guard]]:
-    """The axes, the outer ones kept as they are under guards where too many could be resized."""
+    """The axes, the outer ones kept as they are under guards where too many could be resized.
+
+    Models give all sizes, those of batch and channels too; only sizes can turn out equal.
+    """
     found, guards = list(axes), []
     for number, axis in enumerate(axes):
         if sum(_is_resized(a, coordinates) for a in found) <= MOST.get(mode, len(axes)):
             break
         guard = equal(axis.size, axis.out)
-        if guard.known is None and axis.roi == (0.0, 1.0):
+        if guard.known is None and axis.p == axis.out and axis.roi == (0.0, 1.0):
             found[number] = Axis(axis.size, axis.size)
             guards.append(guard)
     return found, guards
@@ -240,7 +243,7 @@ def _supports(view: NodeView) -> Support:
             return no(f"tf_crop_and_resize takes float32, not {view.dtype(0).name}")
         if view.has(1) and view.const(1) is None:
             return no("its region of interest is not a constant")
-    axes = axes_of(view, view.out_shape())
+    axes = axes_of(view, view.out().shape)
     if axes is None:
         return no("its scales or sizes are not known when planning")
     axes, guards = _assumed(axes, mode, coordinates)
@@ -270,7 +273,7 @@ def _merged(axes: Sequence[Axis], coordinates: str) -> list[tuple[Axis, bool]]:
 def _lower(view: Lowering) -> list[Stage]:
     coordinates = _coordinates(view)
     mode = str(view.attr("mode", "nearest"))
-    known = axes_of(view, view.out_shape()) or []
+    known = axes_of(view, view.out().shape) or []
     axes = _merged(_assumed(known, mode, coordinates)[0], coordinates)
     crop = coordinates == "tf_crop_and_resize"
     samplers = [

@@ -9,6 +9,8 @@ import numpy as np
 import onnx
 import onnx.helper as oh
 import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
 
 import engine
 from cpu_fallback import registry
@@ -172,6 +174,43 @@ def test_infer(case: OpCase) -> None:
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_gpu(case: OpCase, dynamic: bool) -> None:
+    check_gpu(case.replace(constants=()) if dynamic else case, dynamic=dynamic)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> OpCase:
+    """A convolution of one or two spatial axes whose windows fit."""
+    rank = draw(st.integers(1, 2))
+
+    def ints(low: int, high: int, count: int = rank) -> list[int]:
+        return draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
+
+    kernel, group = ints(1, 5), draw(st.sampled_from((1, 2, 3)))
+    attrs: dict[str, Any] = {"strides": ints(1, 3), "dilations": ints(1, 4), "group": group}
+    padding = draw(st.sampled_from(("pads", "SAME_UPPER", "SAME_LOWER")))
+    if padding == "pads":
+        attrs["pads"] = ints(0, 4, 2 * rank)
+    else:
+        attrs["auto_pad"] = padding
+    reach = [(k - 1) * d + 1 for k, d in zip(kernel, attrs["dilations"], strict=True)]
+    size = [max(n, r) for n, r in zip(ints(1, 21), reach, strict=True)]
+    inner, outer = draw(st.sampled_from((1, 2, 5))), draw(st.sampled_from((1, 3, 8, 9)))
+    bias = draw(st.booleans())
+    x = (draw(st.integers(1, 2)), inner * group, *size)
+    if draw(st.booleans()):
+        return conv(x, (outer * group, inner, *kernel), bias=bias, oracle="fallback", **attrs)
+    case = transposed(x, (inner * group, outer, *kernel), bias=bias, **attrs)
+    return case.replace(oracle="fallback")
+
+
+@pytest.mark.gpu
+@settings(max_examples=15)
+@given(drawn(), st.booleans())
+def test_drawn_cases(case: OpCase, dynamic: bool) -> None:
+    try:
+        registry.run(case.op, "", 22, dict(case.attrs), arrays(case), 1)
+    except ValueError:
+        reject()
     check_gpu(case.replace(constants=()) if dynamic else case, dynamic=dynamic)
 
 

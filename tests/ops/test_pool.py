@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
 
 from cpu_fallback import registry
 from engine import dims
@@ -15,6 +17,7 @@ from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.cpu_fallback.oracle import ort_node
 from tests.ops.harness import (
     OpCase,
+    arrays,
     case_id,
     check_cpu,
     check_gpu,
@@ -115,6 +118,36 @@ def test_infer(case: OpCase) -> None:
 def test_gpu(case: OpCase, dynamic: bool) -> None:
     refused = dynamic and case.n_outputs == 2  # indices into unknown sizes may exceed 32 bits
     check_gpu(case.replace(cpu_only=refused), dynamic=dynamic)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> OpCase:
+    """A pool over one or two axes."""
+    rank = draw(st.integers(1, 2))
+
+    def ints(low: int, high: int, count: int = rank) -> list[int]:
+        return draw(st.lists(st.integers(low, high), min_size=count, max_size=count))
+
+    op = draw(st.sampled_from(WINDOWED))
+    attrs: dict[str, Any] = {"kernel_shape": ints(1, 5), "strides": ints(1, 3)}
+    attrs |= {"dilations": ints(1, 3), "ceil_mode": draw(st.integers(0, 1))}
+    padding = draw(st.sampled_from(("pads", "SAME_UPPER", "SAME_LOWER")))
+    attrs |= {"pads": ints(0, 3, 2 * rank)} if padding == "pads" else {"auto_pad": padding}
+    if op == "AveragePool":
+        attrs["count_include_pad"] = draw(st.integers(0, 1))
+    shape = (draw(st.integers(1, 2)), draw(st.integers(1, 3)), *ints(1, 21))
+    return OpCase(op, ((shape, F),), attrs, oracle="fallback")
+
+
+@pytest.mark.gpu
+@settings(max_examples=15)
+@given(drawn(), st.booleans())
+def test_drawn_cases(case: OpCase, dynamic: bool) -> None:
+    try:
+        registry.run(case.op, "", 22, dict(case.attrs), arrays(case), 1)
+    except ValueError:
+        reject()
+    check_gpu(case, dynamic=dynamic)
 
 
 @pytest.mark.parametrize("op", ["MaxPool", "GlobalMaxPool"])

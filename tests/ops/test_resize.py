@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cpu_fallback import registry
 from cpu_fallback.resize import COORDINATE_MODES
@@ -162,6 +164,38 @@ def test_infer(case: OpCase) -> None:
 def test_gpu(case: OpCase, dynamic: bool) -> None:
     refused = dynamic and "keep_aspect_ratio_policy" in case.attrs
     check_gpu(case.replace(cpu_only=case.cpu_only or refused), dynamic=dynamic)
+
+
+@st.composite
+def drawn(draw: st.DrawFn) -> OpCase:
+    """A resampling of the last two of three axes, by scales or sizes."""
+    mode = draw(st.sampled_from(("nearest", "linear", "cubic")))
+    attrs: dict[str, Any] = {"mode": mode, "axes": [1, 2]}
+    attrs["coordinate_transformation_mode"] = draw(st.sampled_from(PLAIN))
+    if mode == "nearest":
+        attrs["nearest_mode"] = draw(st.sampled_from(NEAREST))
+    shape = (draw(st.integers(1, 2)), draw(st.integers(1, 13)), draw(st.integers(1, 13)))
+    if draw(st.booleans()):
+        sizes = draw(st.lists(st.integers(1, 17), min_size=2, max_size=2))
+        return resize(shape, sizes=sizes, oracle="fallback", **attrs)
+    factors = st.sampled_from((0.5, 0.6, 1 / 3, 1.0, 1.5, 2.0, 2.3, 3.0))
+    scales = draw(st.lists(factors, min_size=2, max_size=2))
+    return resize(shape, scales=scales, oracle="fallback", **attrs)
+
+
+@pytest.mark.gpu
+@settings(max_examples=20)
+@given(drawn(), st.booleans())
+def test_drawn_cases(case: OpCase, dynamic: bool) -> None:
+    check_gpu(case, dynamic=dynamic)
+
+
+@pytest.mark.gpu
+def test_sizes_of_all_axes_keep_batch_and_channels_under_a_guard() -> None:
+    case = resize((2, 3, 4, 5), sizes=(2, 3, 6, 7), mode="cubic")
+    check_gpu(case, dynamic=True)
+    other = resize((2, 3, 4, 5), sizes=(4, 3, 6, 7), mode="cubic", cpu_only=True)
+    check_gpu(other, dynamic=True)
 
 
 def symbolic(
