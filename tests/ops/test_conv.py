@@ -46,14 +46,14 @@ def conv(
     *,
     bias: bool = True,
     oracle: str | None = "ort",
-    name: str = "",
     **attrs: Any,
 ) -> OpCase:
     inputs: list[Any] = [(tuple(x), F), (tuple(w), F)]
     if bias:
         inputs.append(((w[0],), F))
     found = ort("Conv", **attrs) if oracle == "ort" else oracle
-    return OpCase("Conv", tuple(inputs), attrs, constants=(1, 2)[: 1 + bias], oracle=found)
+    constants = (1, 2)[: 1 + bias]
+    return OpCase("Conv", tuple(inputs), attrs, constants=constants, oracle=found)
 
 
 def transposed(
@@ -175,6 +175,12 @@ def test_infer(case: OpCase) -> None:
 @pytest.mark.parametrize("case", CASES, ids=case_id)
 def test_gpu(case: OpCase, dynamic: bool) -> None:
     check_gpu(case.replace(constants=()) if dynamic else case, dynamic=dynamic)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_more_workgroups_than_one_grid_dimension_holds() -> None:
+    check_gpu(conv((8 * 65535 + 9, 2, 1, 1), (3, 2, 1, 1), oracle="fallback"))
 
 
 @st.composite

@@ -120,6 +120,15 @@ def test_gpu(case: OpCase, dynamic: bool) -> None:
     check_gpu(case.replace(cpu_only=refused), dynamic=dynamic)
 
 
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ["MaxPool", "GlobalMaxPool"])
+def test_more_workgroups_than_one_grid_dimension_holds(op: str) -> None:
+    attrs = {"kernel_shape": [1]} if op == "MaxPool" else {}
+    shape = (1, 64 * 65535 + 1, 1)
+    check_gpu(OpCase(op, ((shape, F),), attrs, oracle=lambda x: x))
+
+
 @st.composite
 def drawn(draw: st.DrawFn) -> OpCase:
     """A pool over one or two axes."""
