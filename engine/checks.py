@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from engine.dims import Guard, Table, symbols_of
+from engine.dims import Guard, Table, equal, symbols_of
 from engine.errors import PlanError
-from engine.ir import Graph
+from engine.ir import Graph, Node
 from engine.ops import Support
 from engine.partition import Partition
 from engine.shader import Kernel
@@ -77,6 +77,18 @@ def late_checks(
         if placed.on_gpu(node):
             late = (g for g in support[node.key].guards if not symbols_of(g.expr) <= set(symbols))
             found += [Check(guard, (node.key,)) for guard in late]
+    return found
+
+
+def view_checks(graph: Graph, views: Iterable[Node]) -> list[Check]:
+    """That a view has as many elements as what it shows, or its node says what is wrong."""
+    found = []
+    for node in views:
+        source, result = graph.tensor(node.inputs[0]), graph.tensor(node.outputs[0])
+        if source is not None and result is not None:
+            if source.size is not None and result.size is not None:
+                why = f"{result} has the elements of {source}"
+                found.append(Check(equal(result.size, source.size, why), (node.key,)))
     return found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from engine import fusion as fusion_stage
-from engine.checks import late_checks
+from engine.checks import late_checks, view_checks
 from engine.costs import DeviceProfile
 from engine.dims import Dim, Guard, symbols_of
 from engine.errors import EngineError
@@ -105,7 +105,9 @@ def compile_graph(
         binding=binding,
     )
     symbols = tuple(dict.fromkeys((*input_symbols(graph), *around)))
-    views = {n.key for n in graph.nodes if _is_alias(graph, n, symbols)}
+    views = {
+        n.key for n in graph.nodes if n.key not in options.refused and _is_alias(graph, n, symbols)
+    }
     roots = view_roots(graph, lambda n: n.key in views)
     on_gpu = {k for k, v in placed.verdicts.items() if v.device == "gpu"} - views
     live = _live_nodes(graph, on_gpu, views, symbols)
@@ -127,7 +129,10 @@ def compile_graph(
         refusals = []
     every: tuple[Guard, ...] = strongest([*passed.guards, *placed.guards, *refusals])
     guards = [g for g in every if symbols_of(g.expr) <= set(symbols)]
-    checks = late_checks(graph, support, placed, symbols)
+    checks = [
+        *late_checks(graph, support, placed, symbols),
+        *view_checks(graph, [n for n in graph.nodes if n.key in live & views]),
+    ]
     return build_plan(
         graph,
         target,
