@@ -274,7 +274,7 @@ class Executor:
         return self.constants.buffer(array, self._storage(name))
 
     def _upload(self, context: ExecutionContext, name: str) -> None:
-        if name in context.external or self.plan.graph.constant(name) is not None:
+        if name in context.arrived or self.plan.graph.constant(name) is not None:
             return
         array = np.asarray(self._host(context, name))
         with context.times.phase("upload"):

@@ -278,7 +278,7 @@ def _kind(value: Any) -> tuple[Any, ...]:
         return (type(value).__name__,)
     if isinstance(value, DeviceValue):
         return (value.dtype.name, len(value.shape))
-    return (np.asarray(value).dtype.str, np.ndim(value))
+    return (from_numpy(np.asarray(value).dtype).name, np.ndim(value))
 
 
 def _typed(graph: Graph, feeds: Mapping[str, Any]) -> Graph:

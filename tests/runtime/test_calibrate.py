@@ -50,7 +50,8 @@ def test_measured_figures_are_plausible(device: Any) -> None:
     assert 10**6 < found.gpu_bytes_per_s < 10**14
     assert 10**7 < found.gpu_flops_per_s < 10**15
     assert 10**7 < found.cpu_flops_per_s < 10**14
-    assert found.launch_ns < found.submit_ns < 10**9
+    assert 10**2 < found.launch_ns < 10**8
+    assert 10**3 < found.submit_ns < 10**9
     assert 0 < found.cpu_op_ns < 10**7
     assert 0 < found.download_latency_ns < 10**9
 
