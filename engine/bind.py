@@ -21,11 +21,15 @@ from engine.schedule import Bind, Download, Upload
 
 PARAMS_ALIGNMENT = 256
 
-Chosen = tuple[int, tuple[int, int, int] | None, int]
-"""A dispatch of a call: index of the variant, workgroups (None: nothing to do), predicted ns."""
+MAX_REPEATS = 4096
+"""Most repetitions of a dispatch."""
 
-_Variants = list[tuple[tuple[tuple[int, bool], ...], tuple[int, ...], int]]
-"""Places in the table: guards (and whether they must be zero), grid, loop trips."""
+Chosen = tuple[int, tuple[int, int, int] | None, int, int]
+"""A dispatch of a call: index of the variant, workgroups (None: nothing to do), repetitions, and
+the predicted time of one of them in nanoseconds."""
+
+_Variants = list[tuple[tuple[tuple[int, bool], ...], tuple[int, ...], int, int]]
+"""Places in the table: guards (and whether they must be zero), grid, loop trips, repetitions."""
 
 
 @dataclass
@@ -82,7 +86,8 @@ class Binder:
         for index, dispatch in enumerate(self.plan.dispatches):
             dims: list[Dim] = []
             for variant in dispatch.variants:
-                dims += [*variant.grid, variant.trips, *(g.expr for g in variant.when)]
+                dims += [*variant.grid, variant.trips, variant.repeat]
+                dims += [g.expr for g in variant.when]
                 dims += [p for p in variant.params if not isinstance(p, float)]
             dims += [dispatch.flops, dispatch.nbytes]
             placed.append((self._epoch(*dims), index, dispatch))
@@ -172,7 +177,8 @@ class _Epoch:
         for variant in dispatch.variants:
             guards = tuple((self.place(g.expr), g.kind == "zero") for g in variant.when)
             grid = tuple(self.place(d) for d in variant.grid)
-            variants.append((guards, grid, self.place(variant.trips)))
+            counts = self.place(variant.trips), self.place(variant.repeat)
+            variants.append((guards, grid, *counts))
         work = (self.place(dispatch.flops), self.place(dispatch.nbytes))
         self.dispatches.append((index, dispatch, variants, work))
 
@@ -249,18 +255,22 @@ class _Epoch:
         most = plan.target.max_compute_workgroups_per_dimension
         most_trips = plan.target.max_loop_trips
         problem = "no variant fits the sizes"
-        for choice, (guards, grid, trips) in enumerate(variants):
+        for choice, (guards, grid, trips, repeat) in enumerate(variants):
             for place, zero in guards:
                 if values[place] if zero else values[place] < 0:
                     break
             else:
                 x, y, z = values[grid[0]], values[grid[1]], values[grid[2]]
-                if not (x and y and z):
-                    return choice, None, 0
+                repeats = values[repeat]
+                if not (x and y and z and repeats):
+                    return choice, None, 0, 0
                 if x > most or y > most or z > most:
                     problem = f"{(x, y, z)} workgroups are needed, a dimension holds {most}"
                 elif values[trips] > most_trips:
                     problem = f"an invocation would loop {values[trips]} times of {most_trips}"
+                elif repeats > MAX_REPEATS:
+                    problem = f"{repeats} steps are needed, of which at most {MAX_REPEATS} may be"
                 else:
-                    return choice, (x, y, z), predicted_ns
+                    work_ns = max(predicted_ns - plan.profile.launch_ns, 0) // repeats
+                    return choice, (x, y, z), repeats, plan.profile.launch_ns + work_ns
         raise LimitError(problem, dispatch.nodes)

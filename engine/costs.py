@@ -178,13 +178,23 @@ def reads_partly(node: Node, name: str) -> bool:
 
 def works(graph: Graph, sizes: Sizes, binding: Mapping[str, int] | None) -> dict[str, Work]:
     """Node key to work, for every node of `graph` (bodies are not entered)."""
-    ruled: dict[str, Dim] = {}
+    flops: dict[str, Dim] = {}
+    launches: dict[str, Dim] = {}
     for node in graph.nodes:
         op = ops.definition(node)
-        if op is not None and op.flops is not None and _is_typed(graph, node):
-            ruled[node.key] = op.flops(ops.NodeView(graph, node))
-    flops = dict(zip(ruled, evaluate_all(ruled.values(), binding), strict=True))
-    return {node.key: _work(node, sizes, flops.get(node.key)) for node in graph.nodes}
+        if op is None or (op.flops is op.launches is None) or not _is_typed(graph, node):
+            continue
+        view = ops.NodeView(graph, node)
+        if op.flops is not None:
+            flops[node.key] = op.flops(view)
+        if op.launches is not None:
+            launches[node.key] = op.launches(view)
+    numbers = iter(evaluate_all((*flops.values(), *launches.values()), binding))
+    known = dict(zip(flops, numbers, strict=False)), dict(zip(launches, numbers, strict=True))
+    return {
+        node.key: _work(node, sizes, *(found.get(node.key) for found in known))
+        for node in graph.nodes
+    }
 
 
 def _is_typed(graph: Graph, node: Node) -> bool:
@@ -193,7 +203,7 @@ def _is_typed(graph: Graph, node: Node) -> bool:
     return all(t is not None and t.shape is not None for t in tensors)
 
 
-def _work(node: Node, sizes: Sizes, flops: int | None) -> Work:
+def _work(node: Node, sizes: Sizes, flops: int | None, launches: int | None) -> Work:
     op = ops.definition(node)
     if op is not None and op.view:
         return Work(0, 0, 0, launches=0, free=True)
@@ -208,7 +218,8 @@ def _work(node: Node, sizes: Sizes, flops: int | None) -> Work:
         read = min(writes, size) if reads_partly(node, name) else size
         gpu += sizes.gpu_nbytes(name) * read // size
         cpu += sizes.cpu_nbytes(name) * read // size
-    launches = 1 + (op.scratch if op is not None else 0)
+    if launches is None:
+        launches = 1 + (op.scratch if op is not None else 0)
     return Work(writes if flops is None else max(flops, 0), gpu, cpu, launches)
 
 

@@ -164,6 +164,8 @@ class Lowerer:
         problem = misfit(kernel, self.target)
         if problem:
             raise LimitError(problem, tuple(n.key for n in group.nodes))
+        if not kernel.repeats and call.repeat != 1:
+            raise PlanError(f"{call.shader}.wgsl repeats, but never asks for repeat_index()")
         index = self.kernels.setdefault(kernel.key, len(self.rendered))
         if index == len(self.rendered):
             self.rendered.append(kernel)
@@ -174,6 +176,7 @@ class Lowerer:
             tuple(params[name] for name, _ in kernel.params),
             call.grid,
             call.trips,
+            call.repeat,
         )
 
     def _growing_params(self, kernel: Kernel, tensors: Mapping[str, str]) -> Mapping[str, Dim]:

@@ -33,6 +33,7 @@ class Variant:
         params: the value of each uniform word, in order.
         grid: workgroups in x, y, z.
         trips: bound on the loop iterations of one invocation.
+        repeat: how often it is dispatched; see `KernelCall`.
     """
 
     when: tuple[Guard, ...]
@@ -41,6 +42,7 @@ class Variant:
     params: tuple[Dim | float, ...]
     grid: tuple[Dim, Dim, Dim]
     trips: Dim
+    repeat: Dim = 1
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,9 @@ A shader file is plain WGSL with three constructs, all comments or `string.Templ
 Tensors are declared as `@group(0) @binding(0) var<storage, read> x: array<T>;` and reached through
 `load_x(i)`, `load4_x(i)`, `store_y(i, v)` and `store4_y(i, v)` only: `render` writes the real
 declaration and these functions for the `Element` that the value has in its buffer. `i` counts
-elements in row-major order; the `4` forms take four neighbours from an `i` that 4 divides.
+elements in row-major order; the `4` forms take four neighbours from an `i` that 4 divides. A file
+that calls `repeat_index()` is dispatched many times in turn, and gets the index of the repetition
+from a uniform of its own.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ _FIELD = re.compile(r"^\s*(\w+): (\w+),")
 _OVERRIDE = re.compile(r"^override (\w+): (\w+) = (\w+);", re.MULTILINE)
 _WORKGROUP = re.compile(r"@workgroup_size\(([^)]*)\)")
 _DIRECTIVE = re.compile(r"^\s*//# (\w+)\s*(.*)$")
+_REPEAT = "repeat_index()"
 _STORED = {"f32": "f32", "i32": "i32", "u32": "u32", "bool": "u32"}
 
 
@@ -72,6 +75,7 @@ class Kernel:
         workgroup_nbytes: bytes of workgroup memory.
         overrides: pipeline-overridable constants.
         features: WebGPU features it needs.
+        repeats: it calls `repeat_index()`, which reads the uniform bound behind `params`.
     """
 
     name: str
@@ -82,6 +86,7 @@ class Kernel:
     workgroup_nbytes: int = 0
     overrides: tuple[tuple[str, int], ...] = ()
     features: frozenset[str] = frozenset()
+    repeats: bool = False
 
     @cached_property
     def key(self) -> str:
@@ -268,6 +273,7 @@ def _render(
         _workgroup_memory(stem, wgsl, constants),
         overrides,
         features,
+        _REPEAT in whole,
     )
 
 
@@ -332,6 +338,10 @@ def _declarations(
         accessors.append(_accessors(tensor, wide, body))
     if params:
         parts.append(f"@group(0) @binding({len(tensors)}) var<uniform> params: Params;")
+    if _REPEAT in body:
+        binding = len(tensors) + bool(params)
+        parts += [f"@group(0) @binding({binding}) var<uniform> repeat: vec4<u32>;"]
+        accessors.append("fn repeat_index() -> u32 { return repeat.x; }")
     return parts + accessors
 
 

@@ -88,6 +88,15 @@ def test_wide_access_makes_the_buffer_an_array_of_vectors() -> None:
     assert "fn load4_x(i: u32) -> vec4<f32> { return x[i >> 2u]; }" in kernel.wgsl
 
 
+def test_a_kernel_that_repeats_reads_its_index_from_a_uniform_behind_params() -> None:
+    kernel = render("k", "test", {"x": "f32", "y": "f32"}, text={"VALUE": "f32(repeat_index())"})
+    assert kernel.repeats
+    assert "@group(0) @binding(2) var<uniform> params: Params;" in kernel.wgsl
+    assert "@group(0) @binding(3) var<uniform> repeat: vec4<u32>;" in kernel.wgsl
+    once = render("k", "test", {"x": "f32", "y": "f32"}, text={"VALUE": "1.0"})
+    assert not once.repeats and "repeat" not in once.wgsl
+
+
 def test_reflection_applies_overrides() -> None:
     kernel = render(
         "k", "test", {"x": "f32", "y": "f32"}, flags={"NEGATE"}, overrides={"WORKGROUP_SIZE": 32}

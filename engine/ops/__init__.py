@@ -166,6 +166,9 @@ class KernelCall:
         flags, text, overrides, features: as `engine.shader.render` takes them.
         extra_params: (name, kind) of words that generated `text` reads beyond the file's own.
         trips: bound on the loop iterations of one invocation, nested loops multiplied out.
+        repeat: how often it is dispatched in turn, for a kernel that calls `repeat_index()`: the
+            index of the repetition. Each sees what those before it wrote. Neighbouring stages that
+            repeat take turns: all at index 0, then all at index 1, and so on.
         when: guards under which this alternative may run.
     """
 
@@ -179,6 +182,7 @@ class KernelCall:
     features: frozenset[str] = frozenset()
     extra_params: tuple[tuple[str, str], ...] = ()
     trips: Dim = 1
+    repeat: Dim = 1
     when: tuple[Guard, ...] = ()
 
 
@@ -274,6 +278,7 @@ class OpDef:
             it, each element once, so elementwise consumers may be fused into it.
         scratch: storage buffers that `lower` binds beyond the node's own tensors.
         flops: floating point operations of one run, for costs; None: one per output element.
+        launches: dispatches of one run, for costs; None: one and one for each of `scratch`.
         variadic: any number of inputs or outputs (`Sum`, `Concat`, `Split`): `lower` keeps to the
             limit of storage buffers by itself.
         random: never folded or merged.
@@ -294,6 +299,7 @@ class OpDef:
     epilogue: bool = False
     scratch: int = 0
     flops: Callable[[NodeView], Dim] | None = None
+    launches: Callable[[NodeView], Dim] | None = None
     variadic: bool = False
     random: bool = False
     tolerance: float = 1e-5

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from engine.bind import MAX_REPEATS
 from engine.errors import DeviceError, ShaderError
 from engine.ir import Array
 from engine.shader import Kernel
@@ -32,6 +33,8 @@ _BACKENDS = ("Vulkan", "Metal", "D3D12")
 _KINDS = {"IntegratedGPU": 0, "DiscreteGPU": 1, "CPU": 3}
 STORAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 UNIFORM = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+REPEAT_NBYTES = 256
+"""The alignment of uniform buffers that every device takes."""
 READBACK = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
 
 
@@ -144,7 +147,8 @@ class Device:
             raise DeviceError(f"{info.title} gives no device: {error}") from error
         self.queue = self.wgpu.queue
         self._pipelines: dict[str, Pipeline] = {}
-        self._layouts: dict[tuple[tuple[bool, ...], bool], Any] = {}
+        self._layouts: dict[tuple[tuple[bool, ...], bool, bool], Any] = {}
+        self._repeats: Any = None
 
     def require(self) -> None:
         """Raises: DeviceError if the device was lost or closed."""
@@ -214,7 +218,8 @@ class Device:
         return found
 
     def _compile(self, kernel: Kernel) -> Pipeline:
-        layout = self._layout(tuple(t.writable for t in kernel.tensors), bool(kernel.params))
+        writable = tuple(t.writable for t in kernel.tensors)
+        layout = self._layout(writable, bool(kernel.params), kernel.repeats)
         try:
             module = self.wgpu.create_shader_module(label=kernel.name, code=kernel.wgsl)
             pipeline = self.wgpu.create_compute_pipeline(
@@ -232,21 +237,27 @@ class Device:
             raise ShaderError(f"kernel {kernel.name}: {error}\n{numbered}") from error
         return Pipeline(pipeline, layout, kernel)
 
-    def _layout(self, writable: tuple[bool, ...], params: bool) -> Any:
-        key = (writable, params)
+    def _layout(self, writable: tuple[bool, ...], params: bool, repeats: bool) -> Any:
+        key = (writable, params, repeats)
         if key not in self._layouts:
             entries = [
                 _entry(i, "storage" if w else "read-only-storage") for i, w in enumerate(writable)
             ]
             if params:
                 entries.append(_entry(len(writable), "uniform"))
+            if repeats:
+                entries.append(_entry(len(entries), "uniform"))
+                entries[-1]["buffer"]["has_dynamic_offset"] = True
             self._layouts[key] = self.wgpu.create_bind_group_layout(entries=entries)
         return self._layouts[key]
 
     def bind_group(
         self, pipeline: Pipeline, buffers: Sequence[Any], params: Any, offset: int
     ) -> Any:
-        """A bind group of storage buffers, then `params` at a byte offset."""
+        """A bind group of storage buffers, `params` at a byte offset, and the repetition's index.
+
+        The index wants a dynamic offset: that of the repetition times `REPEAT_NBYTES`.
+        """
         entries = [
             {"binding": i, "resource": {"buffer": b, "offset": 0, "size": b.size}}
             for i, b in enumerate(buffers)
@@ -258,10 +269,22 @@ class Device:
                 "size": pipeline.kernel.params_nbytes,
             }
             entries.append({"binding": len(buffers), "resource": resource})
+        if pipeline.kernel.repeats:
+            resource = {"buffer": self._repeat_indices(), "offset": 0, "size": 16}
+            entries.append({"binding": len(entries), "resource": resource})
         with self.guarded(f"a bind group for {pipeline.kernel.name}"):
             return self.wgpu.create_bind_group(
                 label=pipeline.kernel.name, layout=pipeline.layout, entries=entries
             )
+
+    def _repeat_indices(self) -> Any:
+        """A uniform buffer that holds i at byte i * REPEAT_NBYTES."""
+        if self._repeats is None:
+            blocks = np.zeros((MAX_REPEATS, REPEAT_NBYTES // 4), np.uint32)
+            blocks[:, 0] = np.arange(MAX_REPEATS)
+            self._repeats = self.buffer("repeat indices", blocks.nbytes, UNIFORM)
+            self.write(self._repeats, blocks)
+        return self._repeats
 
 
 def _entry(binding: int, kind: str) -> dict[str, Any]:

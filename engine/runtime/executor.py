@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,7 +19,7 @@ from engine.layout import RangeError, Storage
 from engine.plan import Dispatch, Plan
 from engine.runtime.constants import ConstantStore
 from engine.runtime.control import is_control_flow, run_control_flow
-from engine.runtime.device import READBACK, STORAGE, UNIFORM, Device, Pipeline
+from engine.runtime.device import READBACK, REPEAT_NBYTES, STORAGE, UNIFORM, Device, Pipeline
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue, int_of
 
@@ -106,6 +106,8 @@ class Executor:
         self._groups: dict[tuple[int, int], tuple[tuple[int, ...], Pipeline, Any]] = {}
         self._params: Any = None
         self._written: dict[int, bytes] = {}
+        self._dispatches = plan.dispatches
+        self._turns = _turns(plan)
         self._uses = _host_uses(plan)
         self._host_reads = frozenset(
             plan.root(n) for s in plan.steps if isinstance(s, tasks.RunCpu) for n in s.node.reads
@@ -148,7 +150,9 @@ class Executor:
         dispatch = 0
         for step in self.plan.steps:
             if isinstance(step, Dispatch):
-                self._encode(context, dispatch, step)
+                turns = self._turns.get(dispatch, ())
+                if turns:
+                    self._encode(context, turns)
                 dispatch += 1
             else:
                 self._step(context, step)
@@ -287,13 +291,27 @@ class Executor:
         self._note((name,), "gpu")
         self._release(context, name)
 
-    def _encode(self, context: ExecutionContext, index: int, dispatch: Dispatch) -> None:
-        choice, grid, predicted_ns = context.chosen[index]
-        if grid is None:
-            return
-        if context.recorded_ns and context.recorded_ns + predicted_ns > MAX_SUBMIT_NS:
-            self._submit(context)
-        context.recorded_ns += predicted_ns
+    def _encode(self, context: ExecutionContext, turns: Sequence[int]) -> None:
+        """Records dispatches, in turn for each repetition."""
+        chosen = [context.chosen[index] for index in turns]
+        for repetition in range(max(c[2] for c in chosen)):
+            for index, (_, grid, repeats, predicted_ns) in zip(turns, chosen, strict=True):
+                if grid is None or repetition >= repeats:
+                    continue
+                if context.recorded_ns and context.recorded_ns + predicted_ns > MAX_SUBMIT_NS:
+                    self._submit(context)
+                context.recorded_ns += predicted_ns
+                self._record(context, index, grid, repetition)
+
+    def _record(
+        self,
+        context: ExecutionContext,
+        index: int,
+        grid: tuple[int, int, int],
+        repetition: int,
+    ) -> None:
+        choice = context.chosen[index][0]
+        dispatch = self._dispatches[index]
         with context.times.phase("encode"):
             variant = dispatch.variants[choice]
             buffers = [self._buffer(context, name) for name in variant.values]
@@ -307,7 +325,8 @@ class Executor:
                 context.compute = context.encoder.begin_compute_pass()
             _, pipeline, group = found
             context.compute.set_pipeline(pipeline.pipeline)
-            context.compute.set_bind_group(0, group)
+            offsets = [repetition * REPEAT_NBYTES] if pipeline.kernel.repeats else []
+            context.compute.set_bind_group(0, group, offsets)
             context.compute.dispatch_workgroups(*grid)
             context.times.dispatches += 1
             self._note(dispatch.nodes, "gpu")
@@ -479,6 +498,24 @@ def _describe(value: Any) -> str:
         return f"sequence of {len(value)}"
     array = np.asarray(value)
     return f"{array.dtype}{list(array.shape)}"
+
+
+def _turns(plan: Plan) -> dict[int, tuple[int, ...]]:
+    """For each dispatch that is recorded first of several that take turns, all of them."""
+    found: dict[int, tuple[int, ...]] = {}
+    before: tuple[str, ...] | None = None
+    first = index = 0
+    for step in plan.steps:
+        nodes = None
+        if isinstance(step, Dispatch):
+            if any(plan.kernels[v.kernel].repeats for v in step.variants):
+                nodes = step.nodes
+            if nodes is None or nodes != before:
+                first = index
+            found[first] = (*found.get(first, ()), index)
+            index += 1
+        before = nodes
+    return found
 
 
 def _host_uses(plan: Plan) -> dict[str, int]:

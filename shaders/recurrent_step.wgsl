@@ -1,0 +1,108 @@
+// One time step of LSTM, GRU or RNN.
+// spec: ONNX LSTM-22, GRU-22, RNN-22
+// gates: [steps and sequences, directions, gates, hidden] f32, the products of the input
+// r: [directions, hidden / 4, gates, hidden, 4] f32, the recurrence weights, padded with zeros
+// b: [directions, 2, gates, hidden] f32
+// p: [directions, 3, hidden] f32, peepholes
+// sequence_lens: [sequences] i32
+// states: [3, directions, sequences, padded] f32, see recurrent_start.wgsl
+// y: [steps, directions, sequences, hidden] f32
+// flags: LSTM, GRU, RNN (the cell), BIAS, PEEPHOLES, LENGTHS (inputs given), WANT_Y (output), COUPLED (input_forget), LINEAR (linear_before_reset), RESET (only resets the state of a GRU)
+// ACTIVATIONS: limited, activate_f, activate_g, activate_h
+// dispatch: one workgroup computes WORKGROUP_SIZE hidden units of a direction of a sequence, repeated for each step
+struct Params {
+    steps: u32,
+    sequences: u32,
+    hidden: u32,
+    padded: u32,
+    directions: u32,
+    backwards: u32,
+    x_step: u32,
+    x_sequence: u32,
+    y_step: u32,
+    y_sequence: u32,
+    y_direction: u32,
+}
+@group(0) @binding(0) var<storage, read> gates: array<T>;
+@group(0) @binding(1) var<storage, read> r: array<T>;
+//# if BIAS
+@group(0) @binding(2) var<storage, read> b: array<T>;
+//# endif
+//# if PEEPHOLES
+@group(0) @binding(3) var<storage, read> p: array<T>;
+//# endif
+//# if LENGTHS
+@group(0) @binding(4) var<storage, read> sequence_lens: array<i32>;
+//# endif
+@group(0) @binding(5) var<storage, read_write> states: array<T>;
+//# if WANT_Y
+@group(0) @binding(6) var<storage, read_write> y: array<T>;
+//# endif
+@group(0) @binding(7) var<uniform> params: Params;
+override WORKGROUP_SIZE: u32 = 64u;
+//# include lib/float.wgsl
+//# include lib/exp.wgsl
+//# include lib/log.wgsl
+//# include lib/hyperbolic.wgsl
+
+fn previous(at: u32, k: u32) -> f32 {
+    return load_states(at + k);
+}
+
+${ACTIVATIONS}
+//# include lib/recurrent.wgsl
+
+fn state_of(part: u32, sequence: u32, direction: u32) -> u32 {
+    let row = (part * params.directions + direction) * params.sequences + sequence;
+    return row * params.padded;
+}
+
+@compute @workgroup_size(WORKGROUP_SIZE)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(local_invocation_index) lane: u32,
+) {
+    let sequence = group.y;
+    let direction = group.z;
+    let unit = group.x * WORKGROUP_SIZE + lane;
+    if (unit >= params.hidden) {
+        return;
+    }
+    let step = repeat_index();
+    let length = length_of(sequence);
+    let old = state_of(step & 1u, sequence, direction);
+    let other = state_of(2u, sequence, direction);
+    let t = time_of(step, length, direction);
+    let at = gates_of(t, sequence, direction);
+    let h = load_states(old + unit);
+//# if RESET
+    store_states(other + unit, gru_gate(old, at, direction, 1u, unit) * h);
+//# else
+//# if LSTM
+    let c = load_states(other + unit);
+    let new_state = lstm_cell(products(old, direction, unit), at, direction, unit, c);
+    let new_h = new_state.x;
+    store_states(other + unit, select(c, new_state.y, step < length));
+//# endif
+//# if GRU
+    let z = gru_gate(old, at, direction, 0u, unit);
+    let recurrence_bias = bias(direction, 5u, unit);
+//# if LINEAR
+    let reset = gru_gate(old, at, direction, 1u, unit);
+    let recurrence = reset * (product(old, direction, 2u, unit) + recurrence_bias);
+//# else
+    let recurrence = product(other, direction, 2u, unit) + recurrence_bias;
+//# endif
+    let new_h = gru_cell(z, h, recurrence, at, direction, unit);
+//# endif
+//# if RNN
+    let x = input_of(at, direction, 0u, unit, true) + product(old, direction, 0u, unit);
+    let new_h = activate_f(limited(x), direction);
+//# endif
+    let kept = select(h, new_h, step < length);
+    store_states(state_of(1u - (step & 1u), sequence, direction) + unit, kept);
+//# if WANT_Y
+    store_y(y_of(t, sequence, direction) + unit, select(0.0, kept, step < length));
+//# endif
+//# endif
+}
