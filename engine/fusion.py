@@ -150,7 +150,10 @@ class _Fuser:
         if draft.anchor is not None and joined.anchor is not None:
             return "each already has a kernel of its own"
         nodes = draft.nodes + joined.nodes
-        count = tensor_count(self.graph, nodes, draft.anchor or joined.anchor)
+        anchor = draft.anchor or joined.anchor
+        if anchor is not None and any(set(n.writes) & set(anchor.reads) for n in nodes):
+            return f"{_name(anchor)} needs what would be computed behind it"
+        count = tensor_count(self.graph, nodes, anchor)
         if count > self.limit:
             return f"it would need {count} storage buffers, and the device allows {self.limit}"
         if self._reaches_back(draft, joined):

@@ -141,3 +141,18 @@ def test_nothing_goes_behind_an_anchor_of_the_cpu() -> None:
     b.node("MatMul", "x", "w", out="p")
     b.node("Relu", "p", out="r")
     assert groups(fuse(b.graph(["r"]), lambda n: n.op_type == "Relu", Target.baseline())) == [{"r"}]
+
+
+def test_what_an_anchor_reads_is_not_fused_behind_it() -> None:
+    b = GraphBuilder()
+    b.input("x", 4, 5)
+    b.node("Exp", "x", out="e")
+    b.node("Neg", "e", out="n")
+    b.node("Softmax", "e", out="s", axis=-1)
+    b.node("Add", "s", "n", out="y")
+    found = fuse(b.graph(["y"]), lambda node: True, Target.baseline())
+    for group in found.groups:
+        made = {name for node in group.nodes for name in node.writes}
+        assert group.anchor is None or not made & set(group.anchor.reads)
+    groups = [[n.key for n in g.nodes] for g in found.groups]
+    assert sorted(map(sorted, groups)) in ([["e", "n"], ["s", "y"]], [["e"], ["n", "s", "y"]])
