@@ -25,6 +25,7 @@ from engine.importer.types import Declared
 from engine.ir import Array, Graph, Node, OptionalType, SequenceType, TensorType, ValueType
 from engine.partition import check_all_gpu
 from engine.plan import Plan
+from engine.runtime import calibrate
 from engine.runtime.constants import ConstantStore
 from engine.runtime.control import is_control_flow
 from engine.runtime.device import Device, adapters, open_device
@@ -127,13 +128,9 @@ class InferenceSession:
     def _make_runner(self) -> Runner:
         device = self._device
         if device is None:
-            profile = DeviceProfile.builtin()
             options = Options("cpu", self._options.disable)
-            return Runner(self._model.graph, options, None, profile, None)
-        profile = DeviceProfile.builtin()
-        if self._options.device == "auto":
-            from engine.runtime import calibrate
-
+            return Runner(self._model.graph, options, None, DeviceProfile.builtin(), None)
+        with device.lock:
             profile = calibrate.device_profile(device.wgpu, device.info.title)
         constants = ConstantStore(device)
         return Runner(self._model.graph, self._options, device, profile, constants)
