@@ -335,14 +335,25 @@ def test_scan_8_runs_over_a_batch() -> None:
         load_model(model([node], infos, ["f", "y"], opset=8))
 
 
-def test_an_operator_that_the_converter_refuses_stays_as_it_is() -> None:
+def test_an_operator_that_the_converter_refuses_stays_as_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    convert = onnx.version_converter.convert_version
+
+    def picky(proto: onnx.ModelProto, target: int) -> onnx.ModelProto:
+        if any(n.op_type == "Unsqueeze" and n.domain == "" for n in proto.graph.node):
+            raise RuntimeError("no adapter")
+        return convert(proto, target)
+
+    monkeypatch.setattr(onnx.version_converter, "convert_version", picky)
     nodes = [
         helper.make_node("Squeeze", ["x"], ["a"], axes=[0]),
-        helper.make_node("Upsample", ["a"], ["y"], mode="nearest"),
+        helper.make_node("Unsqueeze", ["a"], ["y"], axes=[1]),
     ]
     proto = model(nodes, [value("x", [1, 2])], ["y"], opset=8)
-    squeeze, upsample = load_model(proto).graph.nodes
-    assert (squeeze.since_version, upsample.since_version) == (25, 7)
+    squeeze, unsqueeze = load_model(proto).graph.nodes
+    assert (squeeze.since_version, len(squeeze.inputs)) == (25, 2)
+    assert (unsqueeze.since_version, unsqueeze.attrs) == (1, {"axes": [1]})
 
 
 def test_old_nodes_of_an_unchanged_form() -> None:

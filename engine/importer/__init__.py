@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import ModelProto
 
 from engine.errors import ModelError
+from engine.importer.checks import check
 from engine.importer.reader import Reader
 from engine.importer.tensors import Weights, detach
 from engine.importer.types import Declared, declared
@@ -66,10 +67,18 @@ def load_model(model: str | os.PathLike[str] | bytes | ModelProto) -> Model:
     else:
         path = Path(model)
         proto = _read(path)
+    try:
+        return _load(proto, path)
+    except UnicodeDecodeError as error:
+        raise ModelError(f"the model is damaged: a name in it is no UTF-8 text: {error}") from None
+
+
+def _load(proto: ModelProto, path: Path | None) -> Model:
     if not proto.HasField("graph"):
         raise ModelError("the model has no graph: it is empty, or no ONNX model")
     weights = Weights(path)
     light = detach(proto, weights)
+    check(light, weights)
     declared_opsets = opsets(light)
     names = [v.name for v in light.graph.input]
     optional = {t.name for t in light.graph.initializer}

@@ -39,8 +39,9 @@ class _Scope:
 class Reader:
     """Builds the `Graph` of a converted model."""
 
-    def __init__(self, weights: Weights, declared: GraphProto) -> None:
+    def __init__(self, weights: Weights, declared: GraphProto, in_function: bool = False) -> None:
         self._weights = weights
+        self._in_function = in_function
         self.fresh_dims = FreshDims(dim_names((*declared.input, *declared.output)))
         self._declared = {v.name: v for v in declared.input}
         self._taken: set[str] = set()
@@ -120,7 +121,7 @@ class Reader:
             names.append(name)
             kind = value_type(value.type, value.name, self.fresh_dims) if top else None
             if name not in values:
-                if top and kind is None:
+                if top and kind is None and not self._in_function:
                     raise ModelError(f"graph input {value.name!r} has no type")
                 values[name] = Value(name, kind)
                 continue
@@ -144,7 +145,7 @@ class Reader:
                 written.add(name)
             if not any(outputs):
                 continue
-            if node.op_type == "Constant" and not node.domain:
+            if node.op_type == "Constant" and not node.domain and not self._in_function:
                 array, code = self._constant(node, what)
                 values[outputs[0]] = _constant_value(outputs[0], array, code)
                 continue
@@ -186,6 +187,8 @@ class Reader:
 
     def _attribute(self, attribute: AttributeProto, what: str, scope: _Scope) -> Attribute:
         if attribute.ref_attr_name:
+            if self._in_function:
+                return None
             raise ModelError(
                 f"{what}: attribute {attribute.name!r} refers to a function's attribute, and the "
                 "node is in no function"

@@ -10,6 +10,7 @@ All functions take models without large weights (`engine.importer.tensors.detach
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 import onnx
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorProto, helper
@@ -40,6 +41,7 @@ def opsets(model: ModelProto | FunctionProto) -> dict[str, int]:
     return found
 
 
+@cache
 def since_version(op_type: str, domain: str, opset: int) -> int | None:
     """Version of the schema in force for an operator, or None if onnx does not know it."""
     try:

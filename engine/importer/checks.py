@@ -1,0 +1,137 @@
+"""Checks of a model before the tools of onnx get it: those crash on what is out of order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+import onnx
+from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto, ValueInfoProto
+
+from engine.errors import ModelError
+from engine.importer.lifts import graphs_of
+from engine.importer.reader import Reader
+from engine.importer.tensors import Weights
+from engine.importer.versions import opsets
+
+
+def check(model: ModelProto, weights: Weights) -> None:
+    """Reads a model (and its local functions) as it is, and compares its nodes with the schemas.
+
+    Raises: ModelError if names don't resolve or repeat, attributes have no or another type, or an
+        operator lacks inputs, outputs or attributes.
+    """
+    _check_text(model)
+    Reader(weights, model.graph).read(model, [v.name for v in model.graph.input])
+    _check_nodes(graphs_of(model.graph), opsets(model))
+    for function in model.functions:
+        graph = _as_graph(function)
+        imports = [*function.opset_import, *model.opset_import]
+        whole = ModelProto(graph=graph, opset_import=imports)
+        reader = Reader(weights, graph, in_function=True)
+        try:
+            reader.read(whole, list(function.input))
+            _check_nodes(graphs_of(graph), opsets(function))
+        except ModelError as error:
+            raise ModelError(f"local function {function.name!r}: {error}") from None
+
+
+def _check_text(model: ModelProto) -> None:
+    """Protobuf gives names that are no UTF-8 as bytes; and a version may be any integer."""
+    for entry in (*model.opset_import, *(e for f in model.functions for e in f.opset_import)):
+        if not isinstance(entry.domain, str) or not 0 < entry.version < 1 << 31:
+            raise ModelError(f"there is no opset {entry.version} of domain {entry.domain!r}")
+    bodies = [GraphProto(node=f.node) for f in model.functions]
+    for graph in (g for top in (model.graph, *bodies) for g in graphs_of(top)):
+        names: list[object] = [v.name for v in (*graph.input, *graph.output, *graph.initializer)]
+        for node in graph.node:
+            names += [node.name, node.op_type, node.domain, *node.input, *node.output]
+            names += [a.name for a in node.attribute]
+        damaged = [n for n in names if not isinstance(n, str)]
+        if damaged:
+            raise ModelError(f"the model is damaged: the name {damaged[0]!r} is no UTF-8 text")
+
+
+def _as_graph(function: FunctionProto) -> GraphProto:
+    def infos(names: Iterable[str]) -> list[ValueInfoProto]:
+        return [ValueInfoProto(name=n) for n in names]
+
+    return GraphProto(
+        name=function.name,
+        node=function.node,
+        input=infos(function.input),
+        output=infos(function.output),
+    )
+
+
+def _check_nodes(graphs: Iterable[GraphProto], versions: Mapping[str, int]) -> None:
+    for graph in graphs:
+        for node in graph.node:
+            domain = "" if node.domain == "ai.onnx" else node.domain
+            form = _form(node.op_type, domain, versions.get(domain, 0))
+            problem = None if form is None else _problem(node, form)
+            if problem is not None:
+                raise ModelError(f"{node.op_type} {node.name or node.output[:1]!r} {problem}")
+
+
+@dataclass(frozen=True)
+class _Form:
+    """What a schema says of a node: how many operands, which are needed, types of attributes."""
+
+    inputs: tuple[int, int]
+    outputs: tuple[int, int]
+    needed: tuple[tuple[int, str], ...]
+    attributes: Mapping[str, tuple[int, str]]
+    required: tuple[str, ...]
+
+
+@cache
+def _form(op_type: str, domain: str, version: int) -> _Form | None:
+    try:
+        schema = onnx.defs.get_schema(op_type, version, domain)
+    except onnx.defs.SchemaError:
+        return None
+    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    attributes = schema.attributes.items()
+    return _Form(
+        (schema.min_input, schema.max_input),
+        (schema.min_output, schema.max_output),
+        tuple((i, p.name) for i, p in enumerate(schema.inputs) if p.option == single),
+        {
+            name: (int(a.type), str(a.type).rpartition(".")[2])  # type: ignore[call-overload]
+            for name, a in attributes
+        },
+        tuple(name for name, a in attributes if a.required),
+    )
+
+
+def _problem(node: NodeProto, form: _Form) -> str | None:
+    """How a node contradicts its operator's schema, or None."""
+    inputs, outputs = _count(node.input), _count(node.output)
+    if not form.inputs[0] <= len(inputs) <= form.inputs[1]:
+        low, high = form.inputs
+        return f"has {len(inputs)} inputs, from {low} to {high} are due"
+    if not form.outputs[0] <= len(outputs) <= form.outputs[1]:
+        return f"has {len(outputs)} outputs, at most {form.outputs[1]} are due"
+    for index, name in form.needed:
+        if index < len(inputs) and not inputs[index]:
+            return f"lacks its input {name}"
+    given = {a.name: a.type for a in node.attribute}
+    for name in form.required:
+        if name not in given:
+            return f"lacks its attribute {name}"
+    for name, kind in given.items():
+        due = form.attributes.get(name, (kind, ""))
+        if kind != due[0]:
+            shown = AttributeProto.AttributeType.Name(kind)
+            return f"has the attribute {name} as {shown}, {due[1]} is due"
+    return None
+
+
+def _count(names: Iterable[str]) -> list[str]:
+    """Names without the omitted ones at the end."""
+    found = list(names)
+    while found and not found[-1]:
+        found.pop()
+    return found
