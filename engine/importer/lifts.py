@@ -56,6 +56,15 @@ class Context:
                 found[tensor.name] = made.tensor_type
         return found
 
+    @cached_property
+    def read(self) -> frozenset[str]:
+        """Names that a node reads or a graph gives out."""
+        graphs = list(graphs_of(self._model.graph))
+        return frozenset(
+            [o.name for g in graphs for o in g.output]
+            + [name for g in graphs for n in g.node for name in n.input]
+        )
+
     def rank(self, name: str) -> int | None:
         """Rank of a value, or None if it can't be told."""
         found = self._types.get(name)
@@ -165,9 +174,7 @@ def _upsample_6(context: Context, graph: GraphProto, node: NodeProto) -> list[No
 
 def _batch_normalization(context: Context, graph: GraphProto, node: NodeProto) -> list[NodeProto]:
     """Drops outputs that nobody reads; spatial=0 => Sub, Div, Mul, Add"""
-    read = {o.name for g in graphs_of(graph) for o in g.output}
-    read |= {name for g in graphs_of(graph) for n in g.node for name in n.input}
-    while len(node.output) > 1 and node.output[-1] not in read:
+    while len(node.output) > 1 and node.output[-1] not in context.read:
         del node.output[-1]
     spatial = _attribute(node, "spatial")
     epsilon = _attribute(node, "epsilon")
