@@ -1,0 +1,55 @@
+"""Windows, STFT and mel weights: types only, they run on the CPU."""
+
+from __future__ import annotations
+
+from engine.dims import Dim, floordiv
+from engine.dtypes import from_code
+from engine.errors import ShapeError
+from engine.ir import TensorType, ValueType
+from engine.ops import InferView, OpDef, register
+
+
+def _length(view: InferView, index: int, hint: str) -> Dim:
+    """The content of a scalar input, or a new symbol."""
+    known = view.dim_list(index)
+    if known is None:
+        return view.fresh(hint)
+    if len(known) != 1:
+        raise ShapeError(f"{view.describe()}: input {index} must be a scalar")
+    return known[0]
+
+
+def _window(view: InferView) -> list[ValueType]:
+    dtype = from_code(int(view.attr("output_datatype", 1)))
+    return [TensorType(dtype, (_length(view, 0, "size"),))]
+
+
+def _mel_weights(view: InferView) -> list[ValueType]:
+    dtype = from_code(int(view.attr("output_datatype", 1)))
+    bins = _length(view, 0, "bins")
+    return [TensorType(dtype, (floordiv(_length(view, 1, "dft_length"), 2) + 1, bins))]
+
+
+def _stft(view: InferView) -> list[ValueType]:
+    signal = view.type(0)
+    if signal.shape is None or len(signal.shape) != 3:
+        raise ShapeError(f"{view.describe()}: the signal must be [batch, length, 1 or 2]")
+    step = _length(view, 1, "step")
+    if view.has(3):
+        frame = _length(view, 3, "frame_length")
+    elif view.has(2):
+        frame = view.shape(2)[0]
+    else:
+        raise ShapeError(f"{view.describe()}: neither window nor frame_length is given")
+    batch, length, _ = signal.shape
+    if step == 0:
+        raise ShapeError(f"{view.describe()}: frame_step is 0")
+    frames = floordiv(length - frame, step) + 1
+    bins = floordiv(frame, 2) + 1 if int(view.attr("onesided", 1)) else frame
+    return [TensorType(signal.dtype, (batch, frames, bins, 2))]
+
+
+for _name in ("HannWindow", "HammingWindow", "BlackmanWindow"):
+    register(OpDef(_name, 17, infer=_window))
+register(OpDef("MelWeightMatrix", 17, infer=_mel_weights))
+register(OpDef("STFT", 17, infer=_stft))
