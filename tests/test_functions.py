@@ -8,6 +8,7 @@ import pytest
 
 from engine.errors import ModelError
 from engine.importer import load_model
+from engine.importer.functions import ALWAYS, FOR_GPU, _has_kernel
 from engine.runtime.session import InferenceSession
 
 TEXT = """<ir_version: 13, opset_import: ["" : 28, "ai.onnx.preview" : 1]>
@@ -47,3 +48,32 @@ def test_scores_are_modified() -> None:
 def test_an_unknown_type_is_said() -> None:
     with pytest.raises(ModelError, match="flex"):
         load_model(model("string[2,3,4,8]"))
+
+
+SWIGLU = """<ir_version: 13, opset_import: ["" : 28]>
+    g ({0}[3,4] a, {0}[3,4] b, bool c) => ({0}[3,4] y) {{
+        y = If(c) <then_branch = t () => ({0}[3,4] p) {{ p = SwiGLU(a, b) }},
+                   else_branch = e () => ({0}[3,4] q) {{ q = Neg(a) }}>
+    }}"""
+
+
+def operators(dtype: str, for_gpu: bool) -> set[str]:
+    made = onnx.parser.parse_model(SWIGLU.format(dtype))
+    return {n.op_type for _, n in load_model(made, for_gpu=for_gpu).graph.walk()}
+
+
+def test_parts_with_kernels_replace_what_has_none() -> None:
+    assert operators("float", for_gpu=False) == {"If", "SwiGLU", "Neg"}
+    assert operators("float", for_gpu=True) == {"If", "Swish", "Mul", "Neg"}
+
+
+def test_parts_without_kernels_do_not() -> None:
+    assert operators("float16", for_gpu=True) == {"If", "SwiGLU", "Neg"}
+
+
+def test_there_are_bodies_and_no_kernels_of_what_is_expanded() -> None:
+    """Whoever adds a kernel drops the line, and the status file shows that it runs."""
+    assert not [kind for kind in FOR_GPU if _has_kernel(*kind)]
+    for domain, op_type in FOR_GPU | ALWAYS:
+        schema = onnx.defs.get_schema(op_type, domain)
+        assert schema.has_function or schema.has_context_dependent_function

@@ -50,12 +50,16 @@ class Model:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-def load_model(model: str | os.PathLike[str] | bytes | ModelProto) -> Model:
+def load_model(
+    model: str | os.PathLike[str] | bytes | ModelProto, *, for_gpu: bool = False
+) -> Model:
     """Reads an ONNX model of any IR version, opset 6 to 28.
 
     Args:
         model: a path (external data are looked up beside it, and memory-mapped), the bytes of a
             model, or a `ModelProto`, which is not changed.
+        for_gpu: replace operators that have no kernel by their function bodies, where the parts
+            have kernels.
 
     Raises: ModelError, with what is wrong, if it is malformed. FileNotFoundError if there is no
         such file.
@@ -68,12 +72,12 @@ def load_model(model: str | os.PathLike[str] | bytes | ModelProto) -> Model:
         path = Path(model)
         proto = _read(path)
     try:
-        return _load(proto, path)
+        return _load(proto, path, for_gpu)
     except UnicodeDecodeError as error:
         raise ModelError(f"the model is damaged: a name in it is no UTF-8 text: {error}") from None
 
 
-def _load(proto: ModelProto, path: Path | None) -> Model:
+def _load(proto: ModelProto, path: Path | None, for_gpu: bool) -> Model:
     if not proto.HasField("graph"):
         raise ModelError("the model has no graph: it is empty, or no ONNX model")
     weights = Weights(path)
@@ -85,7 +89,7 @@ def _load(proto: ModelProto, path: Path | None) -> Model:
     reader = Reader(weights, light.graph)
     inputs = tuple(declared(v, reader.fresh_dims) for v in light.graph.input)
     outputs = tuple(declared(v, reader.fresh_dims) for v in light.graph.output)
-    pinned = to_pinned(light)
+    pinned = to_pinned(light, for_gpu)
     graph = reader.read(pinned, names)
     return Model(
         graph,

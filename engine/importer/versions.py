@@ -50,8 +50,10 @@ def since_version(op_type: str, domain: str, opset: int) -> int | None:
         return None
 
 
-def to_pinned(model: ModelProto) -> ModelProto:
+def to_pinned(model: ModelProto, for_gpu: bool = False) -> ModelProto:
     """`model` (changed in place, if need be) in the pinned opset, without local functions.
+
+    `for_gpu` is that of `engine.importer.functions.expand`.
 
     Functions may be of other opsets than the model. While the nodes of one opset are converted, the
     others are hidden in domains of their own.
@@ -70,7 +72,7 @@ def to_pinned(model: ModelProto) -> ModelProto:
         return model
     base = versions.get("", PINNED)
     if not others:
-        return expand(_one_opset(model, base))
+        return expand(_one_opset(model, base), for_gpu)
     _rename(model, "", f"{_OPSET}{base}")
     for version in sorted(others | {base}):
         _rename(model, f"{_OPSET}{version}", "")
@@ -81,7 +83,7 @@ def to_pinned(model: ModelProto) -> ModelProto:
     kept = [e for e in model.opset_import if not e.domain.startswith((_OPSET, _DONE))]
     del model.opset_import[:]
     model.opset_import.extend(kept)
-    return expand(model)
+    return expand(model, for_gpu)
 
 
 def _all_nodes(model: ModelProto) -> Iterator[NodeProto]:

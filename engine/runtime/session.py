@@ -103,7 +103,7 @@ class InferenceSession:
         check_options(options)
         if sess_options is not None:
             log.info("sess_options is accepted for compatibility; none of it changes the session")
-        self._model = load_model(model)
+        self._model = load_model(model, for_gpu=options.device == "gpu")
         _check_operators(self._model.graph)
         self._require_gpu = require_gpu
         self._adapter = adapter
