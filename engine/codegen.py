@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 from engine import dims
 from engine.dims import Dim
+from engine.dtypes import DType
 from engine.errors import PlanError
 from engine.fusion import Group
 from engine.indexing import IndexMap, broadcast_strides, index_map
-from engine.ir import Graph, Node, Shape
+from engine.ir import Graph, Shape
 from engine.layout import Storage
-from engine.ops import NodeView, definition
+from engine.ops import Elementwise, NodeView, Walk, definition, is_scalar_constant
 from engine.shader import Fused, Tensor
 from engine.target import Target
 
@@ -37,66 +38,109 @@ class Chain:
     params: Mapping[str, Dim | float]
 
 
+@dataclass(frozen=True)
+class _Read:
+    """An operand that comes from outside: a buffer through an index map, or a word of Params."""
+
+    variable: str
+    element: str
+    tensor: str = ""
+    walk: Walk = ((), ())
+    mapping: IndexMap | None = None
+
+    def load(self, wide: bool) -> str:
+        """Expression of the operand at index i, or at the four from i on."""
+        if self.mapping is None:
+            word = f"params.{self.variable}"
+            return f"vec4<{self.element}>({word})" if wide else word
+        if not wide:
+            return f"load_{self.tensor}({self._index('i')})"
+        if self.mapping.identity:
+            return f"load4_{self.tensor}(i)"
+        inner = 0 if self.mapping.constant else _inner_stride(*self.walk)
+        if inner == 0:
+            return f"vec4<{self.element}>(load_{self.tensor}({self._index('i')}))"
+        if inner == 1:
+            return f"load4_{self.tensor}({self._index('i')})"
+        places = ("i", "i + 1u", "i + 2u", "i + 3u")
+        lanes = ", ".join(f"load_{self.tensor}({self._index(place)})" for place in places)
+        return f"vec4<{self.element}>({lanes})"
+
+    def _index(self, i: str) -> str:
+        assert self.mapping is not None
+        return i if self.mapping.identity else f"{self.mapping.name}({i})"
+
+
+def _inner_stride(sizes: Shape, strides: Shape) -> int | None:
+    """Stride of the last axis if groups of four never straddle it, else None."""
+    if sizes and dims.mod(sizes[-1], 4) == 0 and strides[-1] in (0, 1):
+        # every stride that is used with a load4 must keep the index a multiple of four
+        whole = all(s == 0 or dims.mod(s, 4) == 0 for s in strides[:-1])
+        if strides[-1] == 0 or whole:
+            return 0 if strides[-1] == 0 else 1
+    inner: Dim = 1
+    for size, stride in zip(reversed(sizes), reversed(strides), strict=True):
+        if stride != 0:
+            break
+        inner = inner * size
+    return 0 if dims.mod(inner, 4) == 0 and inner != 1 else None
+
+
 @dataclass
 class _Builder:
     graph: Graph
     storages: Mapping[str, Storage]
     shape: Shape
-    reads: dict[str, tuple[str, IndexMap]] = field(default_factory=dict)
+    reads: dict[tuple[str, Walk | None], _Read] = field(default_factory=dict)
+    tensors: dict[str, str] = field(default_factory=dict)
     params: dict[str, Dim | float] = field(default_factory=dict)
     fields: list[tuple[str, str]] = field(default_factory=list)
     includes: list[str] = field(default_factory=list)
 
-    def read(self, value: str) -> None:
-        """Declares an input that comes from a buffer."""
+    def read(self, value: str, walk: Walk | None) -> _Read:
+        """Declares an operand from outside; `walk` says where it lies if it is not broadcast."""
+        if (value, walk) not in self.reads:
+            make = self._word if is_scalar_constant(self.graph, value) else self._buffer
+            self.reads[value, walk] = make(value, walk)
+        return self.reads[value, walk]
+
+    def _word(self, value: str, walk: Walk | None) -> _Read:
+        array, tensor = self.graph.constant(value), self.graph.tensor(value)
+        assert array is not None and tensor is not None
+        kind, word = tensor.dtype.wgsl, f"c{len(self.reads)}"
+        number = array.reshape(-1)[0]
+        self.params[word] = float(number) if kind == "f32" else int(number)
+        self.fields.append((word, kind))
+        return _Read(word, kind)
+
+    def _buffer(self, value: str, walk: Walk | None) -> _Read:
         tensor = self.graph.tensor(value)
         if tensor is None or tensor.shape is None:
             raise PlanError(f"fused input {value!r} has no known shape")
-        name = f"in{len(self.reads)}"
-        mapping = index_map(f"at_{name}", self.shape, broadcast_strides(tensor.shape, self.shape))
-        self.reads[value] = (name, mapping)
+        name = self.tensors.setdefault(value, f"in{len(self.tensors)}")
+        walk = walk or (self.shape, broadcast_strides(tensor.shape, self.shape))
+        variable = f"x{len(self.reads)}_{name}"
+        mapping = index_map(f"at_{variable}", *walk)
         for word, dim in mapping.params:
             self.params[word] = dim
             self.fields.append((word, "u32"))
+        return _Read(variable, self.storages[value].element, name, walk, mapping)
 
-    def load(self, value: str, wide: bool) -> str:
-        """Expression that reads an input at index i, or at the four from i on."""
-        name, mapping = self.reads[value]
-        element = self.storages[value].element
-        if not wide:
-            return f"load_{name}({self._index(mapping, 'i')})"
-        if mapping.identity:
-            return f"load4_{name}(i)"
-        if mapping.constant:
-            return f"vec4<{element}>(load_{name}({self._index(mapping, 'i')}))"
-        inner = self._inner_stride(value)
-        if inner == 0:
-            return f"vec4<{element}>(load_{name}({self._index(mapping, 'i')}))"
-        if inner == 1:
-            return f"load4_{name}({self._index(mapping, 'i')})"
-        places = ("i", "i + 1u", "i + 2u", "i + 3u")
-        lanes = ", ".join(f"load_{name}({self._index(mapping, place)})" for place in places)
-        return f"vec4<{element}>({lanes})"
 
-    def _index(self, mapping: IndexMap, i: str) -> str:
-        return i if mapping.identity else f"{mapping.name}({i})"
+@dataclass(frozen=True)
+class _Term:
+    """A node's expression in a chain, or the tail of the anchor's.
 
-    def _inner_stride(self, value: str) -> int | None:
-        """Stride of the last axis if groups of four never straddle it, else None."""
-        tensor = self.graph.tensor(value)
-        assert tensor is not None and tensor.shape is not None
-        strides = broadcast_strides(tensor.shape, self.shape)
-        if self.shape and dims.mod(self.shape[-1], 4) == 0 and strides[-1] in (0, 1):
-            # every stride that is used with a load4 must keep the index a multiple of four
-            whole = all(s == 0 or dims.mod(s, 4) == 0 for s in strides[:-1])
-            if strides[-1] == 0 or whole:
-                return 0 if strides[-1] == 0 else 1
-        inner: Dim = 1
-        for size, stride in zip(reversed(self.shape), reversed(strides), strict=True):
-            if stride != 0:
-                break
-            inner = inner * size
-        return 0 if dims.mod(inner, 4) == 0 and inner != 1 else None
+    Attributes:
+        operands: for each input of the node, what it reads from outside; None: made in the chain.
+        acc: variable that a tail starts from.
+    """
+
+    view: NodeView
+    spec: Elementwise
+    prefix: str
+    operands: tuple[_Read | None, ...]
+    acc: str = ""
 
 
 def generate(
@@ -114,36 +158,25 @@ def generate(
         anchor_output: the WGSL name of the anchor's output 0; None for a group without anchor.
         forms: which accessors to write: False for one element, True for four neighbours.
     """
-    nodes = group.nodes if group.anchor is None else group.nodes[1:]
-    made = {name for n in nodes for name in n.writes}
     start = group.anchor.outputs[0] if group.anchor is not None else None
-    shape = graph.tensor(nodes[0].outputs[0] if start is None else start)
-    if shape is None or shape.shape is None:
+    first = graph.tensor(start or group.nodes[0].outputs[0])
+    if first is None or first.shape is None:
         raise PlanError(f"group {group.label} has no known shape")
-    build = _Builder(graph, storages, shape.shape)
-    for node in nodes:
-        for name in node.inputs:
-            if name and name not in made and name != start and name not in build.reads:
-                build.read(name)
-    views = {n.key: NodeView(graph, n, target) for n in nodes}
-    prefixes = {n.key: f"n{i}" for i, n in enumerate(nodes)}
-    for node in nodes:
-        _declare_params(build, views[node.key], prefixes[node.key])
+    build = _Builder(graph, storages, first.shape)
+    terms = _terms(build, group, target)
+    made = [n for node in group.nodes for n in node.writes if node is not group.anchor]
     stored = [n for n in group.outputs if n in made or n == start]
     outputs = {name: f"out{i}" for i, name in enumerate(stored)}
     bodies = []
     for wide in forms:
-        entry = _declare(anchor_output, start, storages, wide)
-        bodies.append(_function(entry, build, nodes, views, prefixes, start, outputs, wide))
-    maps = [m.text for _, m in build.reads.values() if not m.identity]
-    tensors = {name: value for value, (name, _) in build.reads.items()}
+        entry = _declare(anchor_output, group, first.dtype, wide)
+        bodies.append(_function(entry, build, terms, start, outputs, wide))
+    maps = [r.mapping.text for r in build.reads.values() if r.mapping and not r.mapping.identity]
+    tensors = {name: value for value, name in build.tensors.items()}
     tensors.update({name: value for value, name in outputs.items()})
     fused = Fused(
         replaces=frozenset([anchor_output or "y"]),
-        tensors=tuple(
-            Tensor(n, storages[v].element, outputs.get(v) == n, storages[v].growing)
-            for n, v in tensors.items()
-        ),
+        tensors=tuple(_tensor(n, storages[v], outputs.get(v) == n) for n, v in tensors.items()),
         params=tuple(build.fields),
         functions="\n".join([*maps, *bodies]),
         includes=tuple(dict.fromkeys(build.includes)),
@@ -151,84 +184,105 @@ def generate(
     return Chain(fused, tensors, build.params)
 
 
-def _declare(
-    anchor_output: str | None, start: str | None, storages: Mapping[str, Storage], wide: bool
-) -> str:
-    if anchor_output is None or start is None:
+def _tensor(name: str, storage: Storage, writable: bool) -> Tensor:
+    return Tensor(name, storage.element, writable, storage.growing, storage.narrow, storage.packing)
+
+
+def _terms(build: _Builder, group: Group, target: Target) -> list[_Term]:
+    """The expressions of a group in order, their operands and parameters declared."""
+    made = {name for n in group.nodes for name in n.writes}
+    found = []
+    for index, node in enumerate(group.nodes):
+        view, op = NodeView(build.graph, node, target), definition(node)
+        spec, inputs, acc = None, tuple(range(len(node.inputs))), ""
+        if op is not None and node is group.anchor:
+            if op.tail is None:
+                continue
+            spec, inputs, acc = op.tail.elementwise, op.tail.inputs, "start"
+        elif op is not None:
+            spec = op.elementwise
+        if spec is None:
+            raise PlanError(f"{view.describe()} is not elementwise")
+        walks = spec.walks(view) if spec.walks is not None else {}
+        operands = tuple(
+            build.read(name, walks.get(i)) if name and i in inputs and name not in made else None
+            for i, name in enumerate(node.inputs)
+        )
+        prefix = f"n{index}"
+        for name, value in spec.values(view).items():
+            build.params[f"{prefix}_{name}"] = value
+            build.fields.append((f"{prefix}_{name}", "f32"))
+        build.includes.extend(spec.includes)
+        found.append(_Term(view, spec, prefix, operands, acc))
+    return found
+
+
+def _declare(anchor_output: str | None, group: Group, dtype: DType, wide: bool) -> str:
+    if anchor_output is None or group.anchor is None:
         return "fn chain(i: u32)"
-    element = storages[start].element
+    op = definition(group.anchor)
+    element = op.tail.acc if op is not None and op.tail is not None else dtype.wgsl
     kind = f"vec4<{element}>" if wide else element
     return f"fn store{'4' if wide else ''}_{anchor_output}(i: u32, start: {kind})"
-
-
-def _declare_params(build: _Builder, view: NodeView, prefix: str) -> None:
-    op = definition(view.node)
-    if op is None or op.elementwise is None:
-        raise PlanError(f"{view.describe()} is not elementwise")
-    for name, value in op.elementwise.values(view).items():
-        build.params[f"{prefix}_{name}"] = value
-        build.fields.append((f"{prefix}_{name}", "f32"))
-    build.includes.extend(op.elementwise.includes)
 
 
 def _function(
     entry: str,
     build: _Builder,
-    nodes: Sequence[Node],
-    views: Mapping[str, NodeView],
-    prefixes: Mapping[str, str],
+    terms: Sequence[_Term],
     start: str | None,
     outputs: Mapping[str, str],
     wide: bool,
 ) -> str:
     names: dict[str, str] = {} if start is None else {start: "start"}
-    lines: list[str] = []
-    for value, (name, _) in build.reads.items():
-        lines.append(f"let x_{name} = {build.load(value, wide)};")
-        names[value] = f"x_{name}"
-    for index, node in enumerate(nodes):
-        prefix = prefixes[node.key]
-        lines.append(f"// {node.op_type}")
-        expression = _expression(views[node.key], names, prefix, build.storages, wide)
-        lines.append(f"let v{index} = {expression};")
-        names[node.outputs[0]] = f"v{index}"
+    lines = [f"let {r.variable} = {r.load(wide)};" for r in build.reads.values()]
+    read = {n for t in terms if not t.acc for n in t.view.node.inputs}
+    if start in read and not any(t.acc for t in terms):
+        names.update(_narrowed(build, lines, start, "start", wide))
+    for index, term in enumerate(terms):
+        lines.append(f"// {term.view.node.op_type}")
+        lines.append(f"let v{index} = {_expression(build, term, names, wide)};")
+        output = term.view.node.outputs[0]
+        names[output] = f"v{index}"
+        if output in read:
+            names.update(_narrowed(build, lines, output, f"v{index}", wide))
     suffix = "4" if wide else ""
     lines += [f"store{suffix}_{name}(i, {names[value]});" for value, name in outputs.items()]
     return f"{entry} {{\n" + "\n".join(f"    {line}" for line in lines) + "\n}\n"
 
 
-def _expression(
-    view: NodeView,
-    names: Mapping[str, str],
-    prefix: str,
-    storages: Mapping[str, Storage],
-    wide: bool,
-) -> str:
-    op = definition(view.node)
-    assert op is not None and op.elementwise is not None
-    spec = op.elementwise
-    template = spec.text(view)
-    operands = [names[n] if n else "" for n in view.node.inputs]
-    elements = [storages[n].element if n else "" for n in view.node.inputs]
-    result = _element(view, storages)
-    attributes = {name: f"params.{prefix}_{name}" for name in spec.values(view)}
-    if not wide or not spec.scalar:
-        fill = _types(result, elements[0], wide)
-        return _format(template, operands, {**fill, **attributes})
-    lanes = [
-        _format(
-            template,
-            [f"{o}.{lane}" if o else "" for o in operands],
-            {**_types(result, elements[0], False), **attributes},
-        )
-        for lane in "xyzw"
+def _narrowed(
+    build: _Builder, lines: list[str], value: str, variable: str, wide: bool
+) -> dict[str, str]:
+    """The variable of a value that is read on: rounded or wrapped as if it had been stored."""
+    tensor = build.graph.tensor(value)
+    form = tensor.dtype.narrow if tensor is not None else ""
+    if not form:
+        return {}
+    build.includes.append(f"lib/narrow_{form}.wgsl")
+    lines.append(f"let {variable}_{form} = narrow{'4' if wide else ''}_{form}({variable});")
+    return {value: f"{variable}_{form}"}
+
+
+def _expression(build: _Builder, term: _Term, names: Mapping[str, str], wide: bool) -> str:
+    node, spec = term.view.node, term.spec
+    template = spec.text(term.view)
+    operands = [
+        read.variable if read is not None else names.get(name, "")
+        for name, read in zip(node.inputs, term.operands, strict=True)
     ]
+    first = build.graph.tensor(node.inputs[0])
+    result, kind = term.view.out().dtype.wgsl, first.dtype.wgsl if first is not None else ""
+    fields = {name: f"params.{term.prefix}_{name}" for name in spec.values(term.view)}
+    if not wide or not spec.scalar:
+        acc = {"acc": term.acc} if term.acc else {}
+        return _format(template, operands, {**_types(result, kind, wide), **acc, **fields})
+    lanes = []
+    for lane in "xyzw":
+        acc = {"acc": f"{term.acc}.{lane}"} if term.acc else {}
+        parts = [f"{o}.{lane}" if o else "" for o in operands]
+        lanes.append(_format(template, parts, {**_types(result, kind, False), **acc, **fields}))
     return f"vec4<{result}>({', '.join(lanes)})"
-
-
-def _element(view: NodeView, storages: Mapping[str, Storage]) -> str:
-    name = view.node.outputs[0]
-    return storages[name].element if name in storages else view.out().dtype.wgsl
 
 
 def _types(result: str, first: str, wide: bool) -> dict[str, str]:

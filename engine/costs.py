@@ -28,6 +28,7 @@ ASSUMED_SIZE = 64
 """Stands for a symbol that is not bound yet, such as a size that data decides in mid-run."""
 
 GPU_ELEMENT_NBYTES = 4
+"""Bytes of an element that has a word of its own."""
 
 
 @dataclass(frozen=True)
@@ -144,6 +145,7 @@ class Sizes:
         number = dict(zip(every, evaluate_all(every, binding), strict=True))
         self._counts = {n: prod(number[d] for d in shape) for n, shape in shapes.items()}
         self._host = {n: t.dtype.nbytes for n, t in tensors.items()}
+        self._gpu = {n: gpu_element_nbytes(graph, n) for n in tensors}
 
     def count(self, name: str) -> int:
         """Elements of a value; 0 where its shape is unknown."""
@@ -151,11 +153,25 @@ class Sizes:
 
     def gpu_nbytes(self, name: str) -> int:
         """Bytes of a value in a GPU buffer, and of its transfer."""
-        return self.count(name) * GPU_ELEMENT_NBYTES
+        return self.count(name) * self._gpu.get(name, GPU_ELEMENT_NBYTES)
 
     def cpu_nbytes(self, name: str) -> int:
         """Bytes of a value as an array."""
         return self.count(name) * self._host.get(name, 0)
+
+
+def gpu_element_nbytes(graph: Graph, name: str) -> int:
+    """Bytes of an element on the GPU, as far as is known before kernels are chosen.
+
+    Narrow types are packed where the host or an elementwise kernel writes them; other kernels may
+    write single elements, each to a word of its own.
+    """
+    tensor, producer = graph.tensor(name), graph.producer.get(name)
+    if tensor is None or not tensor.dtype.narrow:
+        return GPU_ELEMENT_NBYTES
+    op = ops.definition(producer) if producer is not None else None
+    packed = producer is None or (op is not None and op.elementwise is not None)
+    return tensor.dtype.nbytes if packed else GPU_ELEMENT_NBYTES
 
 
 class _Assumed(dict[str, int]):
@@ -237,7 +253,7 @@ def dispatch_work(graph: Graph, nodes: Sequence[Node], touched: Sequence[str]) -
     for name in dict.fromkeys(touched):
         tensor = graph.tensor(name)
         if tensor is not None and tensor.size is not None:
-            nbytes = nbytes + tensor.size * GPU_ELEMENT_NBYTES
+            nbytes = nbytes + tensor.size * gpu_element_nbytes(graph, name)
     return flops, nbytes
 
 

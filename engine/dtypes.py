@@ -18,12 +18,20 @@ class DType:
         numpy: the NumPy dtype of host arrays.
         wgsl: the type a kernel computes with ("f32", "i32", "u32", "bool"), or "" where no
             kernel does. int64 counts as "i32": the range is proven or checked on upload.
+        narrow: for types of less than 32 bits that kernels widen to `wgsl` when they load them,
+            the name of the format ("f16", "i8", ...; see `shaders/lib/narrow_*.wgsl`), else "".
     """
 
     name: str
     code: int
     numpy: np.dtype
     wgsl: str = ""
+    narrow: str = ""
+
+    @property
+    def packing(self) -> int:
+        """Elements that fit a 32-bit word on the GPU."""
+        return 4 // self.nbytes if self.narrow else 1
 
     @property
     def nbytes(self) -> int:
@@ -42,26 +50,26 @@ class DType:
         return self.name
 
 
-def _dtype(name: str, code: int, numpy: object, wgsl: str = "") -> DType:
-    return DType(name, code, np.dtype(numpy), wgsl)  # type: ignore[call-overload]
+def _dtype(name: str, code: int, numpy: object, wgsl: str = "", narrow: str = "") -> DType:
+    return DType(name, code, np.dtype(numpy), wgsl, narrow)  # type: ignore[call-overload]
 
 
 FLOAT32 = _dtype("float32", 1, np.float32, "f32")
-UINT8 = _dtype("uint8", 2, np.uint8)
-INT8 = _dtype("int8", 3, np.int8)
-UINT16 = _dtype("uint16", 4, np.uint16)
-INT16 = _dtype("int16", 5, np.int16)
+UINT8 = _dtype("uint8", 2, np.uint8, "u32", "u8")
+INT8 = _dtype("int8", 3, np.int8, "i32", "i8")
+UINT16 = _dtype("uint16", 4, np.uint16, "u32", "u16")
+INT16 = _dtype("int16", 5, np.int16, "i32", "i16")
 INT32 = _dtype("int32", 6, np.int32, "i32")
 INT64 = _dtype("int64", 7, np.int64, "i32")
 STRING = _dtype("string", 8, np.object_)
 BOOL = _dtype("bool", 9, np.bool_, "bool")
-FLOAT16 = _dtype("float16", 10, np.float16)
+FLOAT16 = _dtype("float16", 10, np.float16, "f32", "f16")
 FLOAT64 = _dtype("float64", 11, np.float64)
 UINT32 = _dtype("uint32", 12, np.uint32, "u32")
 UINT64 = _dtype("uint64", 13, np.uint64)
 COMPLEX64 = _dtype("complex64", 14, np.complex64)
 COMPLEX128 = _dtype("complex128", 15, np.complex128)
-BFLOAT16 = _dtype("bfloat16", 16, ml_dtypes.bfloat16)
+BFLOAT16 = _dtype("bfloat16", 16, ml_dtypes.bfloat16, "f32", "bf16")
 
 DTYPES: tuple[DType, ...] = (
     FLOAT32,

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from engine.ir import Graph, Node, Shape
-from engine.ops import definition
+from engine.ops import bound_inputs, definition
 from engine.target import Target
 
 RULES: tuple[tuple[str, str], ...] = (
@@ -221,8 +221,9 @@ def _boundary(graph: Graph, nodes: Sequence[Node]) -> tuple[tuple[str, ...], tup
 def tensor_count(graph: Graph, nodes: list[Node], anchor: Node | None) -> int:
     """Storage buffers that one kernel over `nodes` binds."""
     inputs, outputs = _boundary(graph, nodes)
+    bound = {name for n in nodes for name in bound_inputs(graph, n)}
     op = definition(anchor) if anchor is not None else None
-    return len(inputs) + max(len(outputs), 1) + (op.scratch if op else 0)
+    return len(bound.intersection(inputs)) + max(len(outputs), 1) + (op.scratch if op else 0)
 
 
 def fuse(

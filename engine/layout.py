@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from engine.dims import Dim, ceildiv, product
 from engine.dtypes import DType
 from engine.errors import PlanError
-from engine.ir import Array, Graph, Shape, TensorType
+from engine.ir import Array, Shape
 
 ALIGNMENT = 16
 """Bytes that buffers are padded to, so that a vec4 access of the last elements stays inside."""
@@ -28,7 +27,8 @@ class Storage:
 
     Attributes:
         element: what kernels compute with: "f32", "i32", "u32" or "bool".
-        packing: elements per 32-bit word.
+        packing: elements per 32-bit word; 1 holds narrow types widened to `element`.
+        narrow: format of the type if it is narrower than `element`; stores round or wrap to it.
         layout: order of the elements; "row-major" is the ONNX order, "growing" the same with room
             for `capacity` indices along `axis`, so that more can be appended in place.
         axis, capacity: of a growing value.
@@ -39,6 +39,7 @@ class Storage:
     layout: str = "row-major"
     axis: int = 0
     capacity: Dim = 0
+    narrow: str = ""
 
     @property
     def growing(self) -> bool:
@@ -67,6 +68,10 @@ class Storage:
 
         Raises: RangeError if an integer does not fit 32 bits.
         """
+        if self.packing > 1:
+            packed = np.zeros(-(-array.size // self.packing) * self.packing, array.dtype)
+            packed[: array.size] = array.reshape(-1)
+            return packed.view(np.uint32)
         stored = _STORED[self.element]
         if array.dtype == np.int64 and array.size:
             low, high = int(array.min()), int(array.max())
@@ -82,27 +87,22 @@ class Storage:
                 raise PlanError(f"the capacity {self.capacity} is not bound")
             room[self.axis] = self.capacity
         size = int(np.prod(room, dtype=np.int64))
-        flat = np.frombuffer(words, dtype=_STORED[self.element], count=size).reshape(room)
+        stored = dtype.numpy if self.packing > 1 else _STORED[self.element]
+        flat = np.frombuffer(words, dtype=stored, count=size).reshape(room)
         if self.growing:
             flat = np.take(flat, range(shape[self.axis]), axis=self.axis)
         return np.asarray(flat.astype(dtype.numpy).reshape(shape))
 
 
-def storage_of(tensor: TensorType) -> Storage:
-    """The storage of a value on the GPU. Raises: PlanError if kernels have none for its dtype."""
-    if not tensor.dtype.wgsl:
-        raise PlanError(f"{tensor} cannot be held on the GPU")
-    return Storage(tensor.dtype.wgsl)
+def storage_of(dtype: DType, packed: bool = True) -> Storage:
+    """The storage of a value on the GPU.
 
+    Args:
+        dtype: its element type.
+        packed: whether narrow elements share words: only where whole words are written.
 
-def assign_storage(graph: Graph, names: Iterable[str]) -> Mapping[str, Storage]:
-    """The storage of each named value. Raises: PlanError for values kernels cannot hold."""
-    found = {}
-    for name in names:
-        tensor = graph.tensor(name)
-        if tensor is None:
-            raise PlanError(
-                f"value {name!r} of type {graph.values[name].type} cannot be on the GPU"
-            )
-        found[name] = storage_of(tensor)
-    return found
+    Raises: PlanError if kernels have none for its dtype.
+    """
+    if not dtype.wgsl:
+        raise PlanError(f"a value of dtype {dtype.name} cannot be held on the GPU")
+    return Storage(dtype.wgsl, dtype.packing if packed else 1, narrow=dtype.narrow)

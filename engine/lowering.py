@@ -41,15 +41,18 @@ class Lowerer:
         self.scratch: dict[str, TensorType] = {}
         self.derived: dict[str, Derived] = {}
         self.storages: dict[str, Storage] = {}
+        self.loose: set[str] = set()
+        """Values that some kernel writes one element at a time, so that they can't be packed."""
 
     def storage(self, name: str) -> Storage:
+        """How a value lies in its buffer; asked only once its writers are lowered."""
         if name not in self.storages:
             tensor = self.scratch.get(name) or self.graph.tensor(name)
             if tensor is None:
                 raise PlanError(f"value {name!r} cannot be on the GPU")
-            found = storage_of(tensor)
+            found = storage_of(tensor.dtype, self.root(name) not in self.loose)
             append = self.growing.get(self.root(name))
-            self.storages[name] = found if append is None else append.storage(found.element)
+            self.storages[name] = found if append is None else append.storage(found)
         return self.storages[name]
 
     def lower(self, group: Group) -> list[Dispatch]:
@@ -64,11 +67,24 @@ class Lowerer:
             raise PlanError(f"{group.label} has no kernel")
         view = Lowering(self.graph, group.anchor, self.target, self._new_scratch, self._new_derived)
         stages = op.lower(view)
-        chained = len(group.nodes) > 1
+        chained = len(group.nodes) > 1 or op.tail is not None
+        self._find_loose(group, stages, chained)
         return [
             self._dispatch(group, stage, fuse=chained and index == len(stages) - 1)
             for index, stage in enumerate(stages)
         ]
+
+    def _find_loose(
+        self, group: Group, stages: Sequence[Sequence[KernelCall]], chained: bool
+    ) -> None:
+        """Notes the values that are stored by element: what is packed is written by word."""
+        for index, stage in enumerate(stages):
+            for call in stage:
+                body = preprocess(call.shader, call.flags, call.text)
+                stored = {v for n, v in call.tensors.items() if f"store_{n}(" in body}
+                if chained and index == len(stages) - 1 and group.nodes[0].outputs[0] in stored:
+                    stored.update(group.outputs)
+                self.loose.update(map(self.root, stored))
 
     def _elementwise_call(self, group: Group) -> KernelCall:
         tensor = self.graph.tensor(group.nodes[0].outputs[0])
@@ -156,6 +172,11 @@ class Lowerer:
             features=call.features,
             fused=fused,
             growing=[n for n, v in call.tensors.items() if self.storage(v).growing],
+            narrow={
+                n: (s.narrow, s.packing)
+                for n, v in call.tensors.items()
+                if (s := self.storage(v)).narrow
+            },
         )
         params.update(self._growing_params(kernel, tensors))
         missing = {name for name, _ in kernel.params} ^ set(params)

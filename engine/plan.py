@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from engine import costs
 from engine import schedule as tasks
@@ -101,9 +101,10 @@ class Append:
         """The symbol for how many indices along `axis` the buffer has room for."""
         return f"{self.grown}:capacity"
 
-    def storage(self, element: str) -> Storage:
-        """How both lie in the buffer."""
-        return Storage(element, layout="growing", axis=self.axis, capacity=symbol(self.capacity))
+    def storage(self, found: Storage) -> Storage:
+        """How both lie in the buffer, given how such values lie elsewhere."""
+        room = symbol(self.capacity)
+        return replace(found, packing=1, layout="growing", axis=self.axis, capacity=room)
 
 
 @dataclass(frozen=True)

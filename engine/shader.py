@@ -45,15 +45,18 @@ _STORED = {"f32": "f32", "i32": "i32", "u32": "u32", "bool": "u32"}
 class Tensor:
     """A storage buffer of a kernel: its name in WGSL, element type and access.
 
-    `element` is what `load_` returns: "f32", "i32", "u32" or "bool" (u32 0 or 1 in the buffer). If
-    it is `growing`, rows of `<name>_row` elements lie `<name>_pitch` apart; both become words of
-    Params.
+    `element` is what `load_` returns: "f32", "i32", "u32" or "bool" (u32 0 or 1 in the buffer). A
+    `narrow` format has fewer bits: `packing` elements share a word, or each has one and is rounded
+    or wrapped when it is stored (`lib/narrow_<format>.wgsl`). If it is `growing`, rows of
+    `<name>_row` elements lie `<name>_pitch` apart; both become words of Params.
     """
 
     name: str
     element: str
     writable: bool = False
     growing: bool = False
+    narrow: str = ""
+    packing: int = 1
 
     @property
     def params(self) -> tuple[tuple[str, str], ...]:
@@ -202,6 +205,7 @@ def render(
     features: Iterable[str] = (),
     fused: Fused = Fused(),
     growing: Collection[str] = (),
+    narrow: Mapping[str, tuple[str, int]] | None = None,
 ) -> Kernel:
     """The kernel that a shader file becomes for given element types.
 
@@ -213,6 +217,7 @@ def render(
         features: WebGPU features it needs.
         fused: generated code that replaces accessors.
         growing: names of tensors with room to grow.
+        narrow: names of tensors of a narrow type to its format and packing.
 
     Raises: ShaderError if anything is missing, unused or contradictory.
     """
@@ -226,6 +231,7 @@ def render(
         frozenset(features),
         fused,
         frozenset(growing),
+        tuple(sorted((narrow or {}).items())),
     )
 
 
@@ -240,22 +246,25 @@ def _render(
     features: frozenset[str],
     fused: Fused,
     growing: frozenset[str],
+    narrow: tuple[tuple[str, tuple[str, int]], ...],
 ) -> Kernel:
     body, seen = _preprocess(stem, flags, text)
-    elements = dict(element_of)
+    elements, formats = dict(element_of), dict(narrow)
     tensors = []
     for tensor, writable, _ in declared(body):
         if tensor in fused.replaces:
             continue
         if tensor not in elements:
             raise ShaderError(f"{stem}.wgsl: no element type given for {tensor!r}")
-        tensors.append(Tensor(tensor, elements[tensor], writable, tensor in growing))
+        form = formats.get(tensor, ("", 1))
+        tensors.append(Tensor(tensor, elements[tensor], writable, tensor in growing, *form))
     # read-only tensors come first, as in the files
     everything = (*tensors, *fused.tensors)
     ordered = tuple(t for t in everything if not t.writable) + tuple(
         t for t in everything if t.writable
     )
-    library = _library(fused.includes, seen)
+    formats_used = dict.fromkeys(f"lib/narrow_{t.narrow}.wgsl" for t in ordered if t.narrow)
+    library = _library((*fused.includes, *formats_used), seen)
     fields = _params(stem, body) + fused.params
     fields += tuple(word for t in ordered for word in t.params)
     core = _UNIFORM.sub("", _STRUCT.sub("", _DECLARATION.sub("", body)))
@@ -331,6 +340,8 @@ def _declarations(
         wide = wide and not tensor.growing
         stored = _STORED[tensor.element]
         array = f"vec4<{stored}>" if wide else stored
+        if tensor.packing > 1:
+            array = "vec2<u32>" if wide and tensor.packing == 2 else "u32"
         access = "read_write" if tensor.writable else "read"
         parts.append(
             f"@group(0) @binding({index}) var<storage, {access}> {tensor.name}: array<{array}>;"
@@ -354,16 +365,39 @@ def _accessors(tensor: Tensor, wide: bool, body: str) -> str:
     load4 = f"{name}[i >> 2u]" + (" != vec4<u32>()" if is_bool else "")
     value = "select(0u, 1u, v)" if is_bool else "v"
     value4 = "select(vec4<u32>(), vec4<u32>(1u), v)" if is_bool else "v"
+    if tensor.narrow:
+        value, value4 = f"narrow_{tensor.narrow}(v)", f"narrow4_{tensor.narrow}(v)"
     forms = {
         f"load_{name}": f"(i: u32) -> {element} {{ return {load}; }}",
         f"load4_{name}": f"(i: u32) -> vec4<{element}> {{ return {load4}; }}",
         f"store_{name}": f"(i: u32, v: {element}) {{ {place} = {value}; }}",
         f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {name}[i >> 2u] = {value4}; }}",
     }
+    if tensor.packing > 1:
+        forms = _packed_forms(tensor, wide)
+        if f"store_{name}(" in body:
+            raise ShaderError(f"{name} is packed, and its kernel does not store whole words")
     if tensor.growing:
         forms = _growing_forms(tensor)
         body += "".join(text for f, text in forms.items() if f"{f}(" in body)
     return "\n".join(f"fn {f}{text}" for f, text in forms.items() if f"{f}(" in body)
+
+
+def _packed_forms(tensor: Tensor, wide: bool) -> dict[str, str]:
+    """Accessors of a tensor with several elements a word; whoever stores writes four of them."""
+    name, element, form = tensor.name, tensor.element, tensor.narrow
+    if tensor.packing == 4:
+        word, lane = f"{name}[i >> 2u]", "i & 3u"
+    else:
+        word, lane = f"{name}[i >> 1u]", "i & 1u"
+        if wide:
+            word = f"{name}[i >> 2u][(i >> 1u) & 1u]"
+    four = f"{name}[i >> 2u]"
+    return {
+        f"load_{name}": f"(i: u32) -> {element} {{ return unpack_{form}({word}, {lane}); }}",
+        f"load4_{name}": f"(i: u32) -> vec4<{element}> {{ return unpack4_{form}({four}); }}",
+        f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {four} = pack4_{form}(v); }}",
+    }
 
 
 def _growing_forms(tensor: Tensor) -> dict[str, str]:
@@ -373,6 +407,8 @@ def _growing_forms(tensor: Tensor) -> dict[str, str]:
     place = f"let at = i / {row} * {pitch} + i % {row}; "
     load = f"{name}[at] != 0u" if element == "bool" else f"{name}[at]"
     value = "select(0u, 1u, v)" if element == "bool" else "v"
+    if tensor.narrow:
+        value = f"narrow_{tensor.narrow}(v)"
     lanes = ("x", "y", "z", "w")
     loads = ", ".join(f"load_{name}(i + {k}u)" for k in range(4))
     stores = " ".join(f"store_{name}(i + {k}u, v.{lane});" for k, lane in enumerate(lanes))

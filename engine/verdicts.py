@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Literal
 
 from engine import dims, ops
-from engine.costs import GPU_ELEMENT_NBYTES
+from engine.costs import gpu_element_nbytes
 from engine.dims import Dim, Guard
 from engine.errors import ShapeError
 from engine.ir import Graph, Node, Shape
@@ -95,7 +95,7 @@ def _checks(view: NodeView, op: OpDef, ranges: Ranges) -> Iterator[str | Guard]:
             if not fit.ok:
                 yield fit.how
             yield from fit.guards
-    buffers = len(operands) + op.scratch
+    buffers = len({*ops.bound_inputs(view.graph, node), *node.writes}) + op.scratch
     limit = view.target.max_storage_buffers_per_shader_stage
     if not op.variadic and not op.view and buffers > limit:
         yield f"it needs {buffers} storage buffers, and a kernel may bind {limit}"
@@ -128,7 +128,7 @@ def _check_size(graph: Graph, name: str, target: Target) -> Iterator[str | Guard
     if tensor is None or tensor.shape is None:
         return
     limit = min(target.max_storage_buffer_binding_size, target.max_buffer_size)
-    nbytes = _gpu_nbytes(tensor.shape)
+    nbytes = _gpu_nbytes(tensor.shape, gpu_element_nbytes(graph, name))
     if isinstance(nbytes, int):
         if nbytes > limit:
             yield (
@@ -141,9 +141,9 @@ def _check_size(graph: Graph, name: str, target: Target) -> Iterator[str | Guard
 
 
 @lru_cache(maxsize=1024)
-def _gpu_nbytes(shape: Shape) -> Dim:
+def _gpu_nbytes(shape: Shape, element: int) -> Dim:
     """Bytes of a buffer; cached, for a graph has few shapes and products of dims are slow."""
-    return dims.product(shape) * GPU_ELEMENT_NBYTES
+    return dims.product(shape) * element
 
 
 def _decide(support: Support, numbers: Mapping[Dim, int], binding: Mapping[str, int]) -> Support:

@@ -220,6 +220,9 @@ class Lowering(NodeView):
         return self._derived(self.node.inputs[index], recipe, make)
 
 
+Walk = tuple[Shape, Shape]
+
+
 @dataclass(frozen=True)
 class Elementwise:
     """An operator as one WGSL expression over its operands, all broadcast to one shape.
@@ -231,6 +234,8 @@ class Elementwise:
     set, in which case it is applied to each lane. An omitted optional operand is the string "".
 
     Attributes:
+        walks: for operands that are not broadcast as NumPy does: their index to sizes and strides,
+            in elements, of a walk through them in the order of the output.
         params: attribute name to default; each becomes an f32 word of the kernel. Or a function of
             the node that returns names and values.
         includes: library files, such as "lib/erf.wgsl", whose functions `expr` calls.
@@ -242,6 +247,7 @@ class Elementwise:
     )
     includes: tuple[str, ...] = ()
     scalar: bool = False
+    walks: Callable[[NodeView], Mapping[int, Walk]] | None = None
 
     def text(self, view: NodeView) -> str:
         return self.expr if isinstance(self.expr, str) else self.expr(view)
@@ -252,11 +258,27 @@ class Elementwise:
         return {name: float(view.attr(name, d)) for name, d in self.params.items()}
 
 
+@dataclass(frozen=True)
+class Tail:
+    """How what a kernel accumulates becomes an element of output 0, where it is stored.
+
+    Attributes:
+        elementwise: an expression of `{acc}` and of the operands that it reads.
+        inputs: indices of these operands; kernels do not bind them.
+        acc: WGSL type of what is accumulated.
+    """
+
+    elementwise: Elementwise
+    inputs: tuple[int, ...]
+    acc: str
+
+
 Infer = Callable[[InferView], Sequence[ValueType]]
 Evaluate = Callable[[NodeView], Sequence[Array | None] | None]
 
-FLOATS = frozenset({"float32"})
-INTS = frozenset({"int32", "uint32", "int64"})
+FLOATS = frozenset({"float32", "float16", "bfloat16"})
+SMALL_INTS = frozenset({"int8", "uint8", "int16", "uint16"})
+INTS = frozenset({"int32", "uint32", "int64"}) | SMALL_INTS
 NUMBERS = FLOATS | INTS
 ALL = NUMBERS | {"bool"}
 
@@ -274,8 +296,11 @@ class OpDef:
         supports: refusals and guards beyond dtypes, ranks and limits, which are checked for all.
         dtypes: ONNX dtype names that tensors outside `shape_inputs` may have on the GPU.
         shape_inputs: inputs read when planning, never by a kernel: constants or known dims.
+        tail: the kernel stores what `tail.acc` says, and this expression makes the output of it.
         epilogue: the last stage stores output 0 through `store_`/`store4_` of the tensor bound to
             it, each element once, so elementwise consumers may be fused into it.
+        inlines_scalars: `lower` reads constants of one element from Params, not from buffers, as
+            expressions do.
         scratch: storage buffers that `lower` binds beyond the node's own tensors.
         flops: floating point operations of one run, for costs; None: one per output element.
         launches: dispatches of one run, for costs; None: one and one for each of `scratch`.
@@ -296,7 +321,9 @@ class OpDef:
     supports: Callable[[NodeView], Support] | None = None
     dtypes: frozenset[str] = FLOATS
     shape_inputs: tuple[int, ...] = ()
+    tail: Tail | None = None
     epilogue: bool = False
+    inlines_scalars: bool = False
     scratch: int = 0
     flops: Callable[[NodeView], Dim] | None = None
     launches: Callable[[NodeView], Dim] | None = None
@@ -338,6 +365,24 @@ def registered() -> tuple[OpDef, ...]:
     """Every registered form."""
     _import_families()
     return tuple(f for forms in _REGISTRY.values() for f in forms)
+
+
+def is_scalar_constant(graph: Graph, name: str) -> bool:
+    """Whether a value is one known number, which expressions read from Params, not a buffer."""
+    array, tensor = graph.constant(name), graph.tensor(name)
+    if array is None or array.size != 1 or tensor is None:
+        return False
+    return tensor.dtype.wgsl in ("f32", "i32", "u32")
+
+
+def bound_inputs(graph: Graph, node: Node) -> tuple[str, ...]:
+    """The inputs of a node for which kernels bind buffers, each once."""
+    op = definition(node)
+    names = dict.fromkeys(
+        n for i, n in enumerate(node.inputs) if n and (op is None or i not in op.shape_inputs)
+    )
+    inlined = op is not None and (op.elementwise is not None or op.inlines_scalars)
+    return tuple(n for n in names if not (inlined and is_scalar_constant(graph, n)))
 
 
 _imported = False

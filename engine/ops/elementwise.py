@@ -215,7 +215,7 @@ def _shift_expr(view: NodeView) -> str:
     return f"select({{0}} >> ({amount}), {zero}, {beyond})"
 
 
-binary("BitShift", _shift_expr, since=11, dtypes=frozenset({"int32", "uint32"}), scalar=True)
+binary("BitShift", _shift_expr, since=11, dtypes=INTS - {"int64"}, scalar=True)
 
 predicate("Equal", "{0} == {1}", dims.is_equal, since=7)
 predicate("Less", "{0} < {1}", _symbolic.less, since=7)

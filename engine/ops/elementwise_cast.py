@@ -1,4 +1,4 @@
-"""Cast and CastLike between float32, int32, uint32, int64 and bool."""
+"""Cast and CastLike between floats, integers of up to 32 bits, int64 and bool."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from engine.dtypes import DType
 from engine.ir import Array, TensorType, ValueType
 from engine.ops import (
     ALL,
+    SMALL_INTS,
     YES,
     Elementwise,
     InferView,
@@ -44,6 +45,8 @@ def _contents(view: NodeView) -> Sequence[Array | None] | None:
 
 def _expr(view: NodeView) -> str:
     source, kind = view.dtype(0).wgsl, target(view).wgsl
+    if source == "f32" and target(view).name in SMALL_INTS:
+        return "{T}(wrapped_i32({0}))"
     if source == kind:
         return "{0}"
     if kind == "bool":
@@ -58,7 +61,7 @@ def _expr(view: NodeView) -> str:
 
 def _supports(view: NodeView) -> Support:
     source, kind = view.dtype(0), target(view)
-    if kind.name == "int64" and source.name in ("float32", "uint32"):
+    if kind.name == "int64" and (source.is_float or source.name == "uint32"):
         return no(f"a {source} may exceed the 32 bits that int64 has on the GPU")
     return YES
 

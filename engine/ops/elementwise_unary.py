@@ -63,7 +63,7 @@ def by_kind(floats: str, signed: str, unsigned: str) -> Callable[[NodeView], str
 
 
 unary("Abs", by_kind("abs({0})", "abs({0})", "{0}"), dtypes=NUMBERS, rule=_symbolic.absolute)
-unary("Neg", "-{0}", dtypes=NUMBERS - {"uint32"}, rule=_symbolic.negative)
+unary("Neg", "-{0}", dtypes=NUMBERS - {"uint8", "uint16", "uint32"}, rule=_symbolic.negative)
 unary(
     "Sign",
     by_kind(f"select(sign({{0}}), {{0}}, {_NAN})", "sign({0})", "min({0}, {T}(1))"),

@@ -55,8 +55,8 @@ def _trips(win: Windows) -> Dim:
 
 
 def _supports(view: NodeView) -> Support:
-    if view.dtype(0).name != "float32":
-        return no(f"its kernel takes float32, not {view.dtype(0).name}")
+    if not view.dtype(0).is_float:
+        return no(f"its kernel takes floats, not {view.dtype(0).name}")
     if len(view.shape(0)) > 5:
         return no("kernels have at most three spatial axes")
     if (bounds(_trips(_windows(view).lead(3)))[1] or 0) > view.target.max_loop_trips:

@@ -17,6 +17,7 @@ from engine.ops import (
     ALL,
     FLOATS,
     NUMBERS,
+    SMALL_INTS,
     InferView,
     KernelCall,
     Lowering,
@@ -195,8 +196,8 @@ def _supports(view: NodeView) -> Support:
         guards.append(at_least(MAX_TRIPS * WORKGROUP, problem.count, "one output fits a workgroup"))
     if op_type.startswith("Arg"):
         guards.append(at_least(problem.count, 1, "the reduced axis is not empty"))
-    elif dtype.name == "int64" and op_type in ("ReduceMax", "ReduceMin"):
-        guards.append(at_least(problem.count, 1, "an int64 extreme is not of an empty set"))
+    elif dtype.name in SMALL_INTS | {"int64"} and op_type in ("ReduceMax", "ReduceMin"):
+        guards.append(at_least(problem.count, 1, f"an {dtype} extreme is not of an empty set"))
     return yes_if(*guards)
 
 

@@ -236,11 +236,11 @@ def _supports(view: NodeView) -> Support:
     mode, coordinates = view.attr("mode", "nearest"), _coordinates(view)
     if int(view.attr("antialias", 0)):
         return no("its kernel has no antialiasing")
-    if mode != "nearest" and view.dtype(0).name != "float32":
-        return no(f"interpolation takes float32, not {view.dtype(0).name}")
+    if mode != "nearest" and not view.dtype(0).is_float:
+        return no(f"interpolation takes floats, not {view.dtype(0).name}")
     if coordinates == "tf_crop_and_resize":
-        if view.dtype(0).name != "float32":
-            return no(f"tf_crop_and_resize takes float32, not {view.dtype(0).name}")
+        if not view.dtype(0).is_float:
+            return no(f"tf_crop_and_resize takes floats, not {view.dtype(0).name}")
         if view.has(1) and view.const(1) is None:
             return no("its region of interest is not a constant")
     axes = axes_of(view, view.out().shape)

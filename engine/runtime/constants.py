@@ -39,8 +39,9 @@ class ConstantStore:
         """
         key = (self._digest(array, recipe), storage)
         if key not in self._buffers:
-            words = storage.to_device(array if make is None else make(array))
-            nbytes = storage.nbytes((words.size,))
+            made = array if make is None else make(array)
+            words = storage.to_device(made)
+            nbytes = storage.nbytes((made.size,))
             assert isinstance(nbytes, int)
             buffer = self.device.buffer("constant", nbytes)
             self.device.write(buffer, words)

@@ -177,7 +177,9 @@ class Executor:
             context.grown[append.grown] = value
         for name, value in feeds.items():
             if isinstance(value, DeviceValue) and name not in context.external:
-                context.external[name] = value.contiguous().buffer
+                storage = self.plan.storages.get(name)
+                packing = storage.packing if storage is not None else value.storage.packing
+                context.external[name] = value.packed(packing).buffer
 
     def _step(self, context: ExecutionContext, step: Any) -> None:
         match step:
@@ -482,11 +484,9 @@ class Executor:
         if name in context.grown:
             return replace(context.grown[name], shape=context.shapes[name])
         if root in context.external and name in context.shapes and root not in context.grown:
-            buffer = context.external[root]
-            shape = context.shapes[name]
-            return DeviceValue(
-                self._device(), buffer, Storage(tensor.dtype.wgsl), tensor.dtype, shape
-            )
+            buffer, shape = context.external[root], context.shapes[name]
+            storage = self.plan.storages.get(root) or context.arrived[root].contiguous().storage
+            return DeviceValue(self._device(), buffer, storage, tensor.dtype, shape)
         array = np.asarray(self._host(context, name))
         return DeviceValue.from_numpy(self._device(), array, tensor.dtype)
 

@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from engine.dtypes import DType
-from engine.errors import InputError
+from engine.errors import InputError, PlanError
 from engine.ir import Array
-from engine.layout import Storage
-from engine.runtime.device import Device
+from engine.layout import Storage, storage_of
+from engine.ops import linear
+from engine.runtime.device import UNIFORM, Device
+from engine.shader import Fused, Kernel, Tensor, render
 
 
 @dataclass
@@ -58,9 +60,10 @@ class DeviceValue:
     @classmethod
     def from_numpy(cls, device: Device, array: Array, dtype: DType) -> DeviceValue:
         """Uploads an array. Raises: InputError if kernels have no storage for its dtype."""
-        if not dtype.wgsl:
-            raise InputError(f"a value of dtype {dtype.name} cannot be held on the GPU")
-        storage = Storage(dtype.wgsl)
+        try:
+            storage = storage_of(dtype)
+        except PlanError as error:
+            raise InputError(str(error)) from error
         buffer = device.buffer("value", _nbytes(storage, array.shape))
         device.write(buffer, storage.to_device(array))
         return cls(device, buffer, storage, dtype, tuple(array.shape))
@@ -71,12 +74,35 @@ class DeviceValue:
             return self
         return self._moved(replace(self.storage, layout="row-major", axis=0, capacity=0), None)
 
+    def packed(self, packing: int) -> DeviceValue:
+        """The value without gaps and with `packing` elements a word: itself, or a copy."""
+        value = self.contiguous()
+        if value.storage.packing == packing or 0 in self.shape:
+            return value
+        storage = replace(value.storage, packing=packing)
+        size = int(np.prod(self.shape, dtype=np.int64))
+        buffer = self.device.buffer("value", _nbytes(storage, self.shape))
+        params = self.device.buffer("params", 16, UNIFORM)
+        self.device.write(params, np.array([size, 0, 0, 0], np.uint32))
+        pipeline = self.device.pipeline(_repack(value.storage, storage))
+        encoder = self.device.wgpu.create_command_encoder()
+        compute = encoder.begin_compute_pass()
+        compute.set_pipeline(pipeline.pipeline)
+        buffers = [value.buffer, buffer]
+        compute.set_bind_group(0, self.device.bind_group(pipeline, buffers, params, 0))
+        compute.dispatch_workgroups(*map(int_of, linear(-(-size // 4))))
+        compute.end()
+        self.device.submit(encoder)
+        return DeviceValue(self.device, buffer, storage, self.dtype, self.shape)
+
     def with_room(self, axis: int, length: int) -> DeviceValue:
         """The value in a buffer with room to be `length` long on `axis`, and not shared beyond.
 
         It is this buffer if that has the room and nobody appended to this value before, else a
         copy with twice the room, so that appending n times copies O(n) elements.
         """
+        if self.storage.packing > 1:
+            return self.packed(1).with_room(axis, length)
         storage, filled = self.storage, self.filled
         fits = storage.growing and storage.axis == axis and int_of(storage.capacity) >= length
         if fits and filled is not None and filled.count == self.shape[axis]:
@@ -98,6 +124,15 @@ class DeviceValue:
                 encoder.copy_buffer_to_buffer(self.buffer, i * source, buffer, i * target, row)
             self.device.submit(encoder)
         return DeviceValue(self.device, buffer, storage, self.dtype, self.shape, filled)
+
+
+def _repack(source: Storage, target: Storage) -> Kernel:
+    """A kernel that copies elements between two packings of one type."""
+    kinds = ((source, "x", False), (target, "packed", True))
+    tensors = tuple(Tensor(n, s.element, w, False, s.narrow, s.packing) for s, n, w in kinds)
+    text = "fn chain(i: u32) { store4_packed(i, load4_x(i)); }"
+    fused = Fused(frozenset({"y"}), tensors, functions=text)
+    return render("repack", "elementwise", {}, fused=fused)
 
 
 def int_of(dim: object) -> int:

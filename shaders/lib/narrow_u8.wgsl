@@ -1,0 +1,21 @@
+// uint8 kept in u32, or four in a word: wraps on the way in.
+fn narrow_u8(v: u32) -> u32 {
+    return v & 0xffu;
+}
+
+fn narrow4_u8(v: vec4<u32>) -> vec4<u32> {
+    return v & vec4<u32>(0xffu);
+}
+
+fn unpack_u8(word: u32, lane: u32) -> u32 {
+    return narrow_u8(word >> (8u * lane));
+}
+
+fn unpack4_u8(word: u32) -> vec4<u32> {
+    return narrow4_u8(vec4<u32>(word) >> vec4<u32>(0u, 8u, 16u, 24u));
+}
+
+fn pack4_u8(v: vec4<u32>) -> u32 {
+    let bytes = (v & vec4<u32>(0xffu)) << vec4<u32>(0u, 8u, 16u, 24u);
+    return bytes.x | bytes.y | bytes.z | bytes.w;
+}
