@@ -170,8 +170,10 @@ class TestContradictions:
             infer(graph_of([node("Relu", "x", "y")], inputs, ["y"]))
 
     def test_too_many_inputs(self) -> None:
+        graph = graph_of([node("Relu", "x", "y")], [X], ["y"])
+        doubled = graph.rebuild([graph.nodes[0].replace(inputs=("x", "x"))])
         with pytest.raises(ModelError, match="it takes 1 inputs, 2 are given"):
-            infer(graph_of([node("Relu", "x x", "y")], [X], ["y"]))
+            infer(doubled)
 
 
 class TestFolding:
