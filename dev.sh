@@ -110,6 +110,27 @@ ensure_adapter() {
   fi
 }
 
+# Tint compiles what the tests render as browsers do; without it that test is skipped, or fails if
+# ENGINE_REQUIRE_TINT=1, in which case Node.js is installed if need be.
+ensure_tint() {
+  local folder="$ROOT/tests/portability" want stamp
+  if ! command -v npm >/dev/null 2>&1; then
+    if [ "${ENGINE_REQUIRE_TINT:-}" != 1 ] || ! can_apt; then return 0; fi
+    say "installing Debian's nodejs and npm"
+    apt_install nodejs npm || say "apt-get could not install nodejs and npm"
+  fi
+  command -v npm >/dev/null 2>&1 || return 0
+  want="$(cksum <"$folder/package-lock.json")"
+  stamp="$folder/node_modules/.dev-stamp"
+  if [ "$(cat "$stamp" 2>/dev/null)" = "$want" ]; then return 0; fi
+  say "installing Tint (npm's webgpu) into tests/portability/node_modules"
+  if npm --prefix "$folder" ci --no-audit --no-fund --loglevel=error --fetch-retries=1 >&2; then
+    printf '%s' "$want" >"$stamp"
+  else
+    say "npm could not install it: going on without"
+  fi
+}
+
 command="${1:-}"
 case "$command" in
   demo | test | lint | bench) shift ;;
@@ -123,6 +144,7 @@ if [ -z "${XDG_RUNTIME_DIR:-}" ]; then
   mkdir -p -m 700 "$XDG_RUNTIME_DIR"
 fi
 [ "$command" = lint ] || ensure_adapter
+[ "$command" != test ] || ensure_tint
 
 case "$command" in
   demo)

@@ -1,4 +1,4 @@
-"""Pytest settings that every test shares: the `gpu` and `long` markers and hypothesis profiles."""
+"""Pytest settings that every test shares: markers, hypothesis profiles, the record of kernels."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import re
 
 import pytest
 from hypothesis import settings
+
+from tests.portability.record import RECORDER
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=20, database=None)
 settings.register_profile("long", deadline=None, max_examples=1000)
@@ -25,8 +27,25 @@ def gpu_adapters() -> tuple[str, ...]:
     return tuple(a.info["device"] for a in adapters if a.info["backend_type"] in GPU_BACKENDS)
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Note the kernels that the tests render, for those of `tests/portability`."""
+    patch = pytest.MonkeyPatch()
+    RECORDER.install(patch)
+    config.add_cleanup(patch.undo)
+
+
+@pytest.fixture
+def whole_run(request: pytest.FixtureRequest) -> bool:
+    """Whether nothing but slow or long tests was left out of this run."""
+    config = request.config
+    source, marks = config.args_source, config.getoption("markexpr")
+    everywhere = source is pytest.Config.ArgsSource.TESTPATHS
+    return everywhere and not config.getoption("keyword") and marks in ("", "not slow")
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave `long` tests out unless the -m expression speaks about them."""
+    """Run `tests/portability` last; leave `long` tests out unless -m speaks about them."""
+    items.sort(key=lambda item: item.path.parent.name == "portability")
     if re.search(r"\blong\b", config.getoption("markexpr")):
         return
     long_ones = [item for item in items if item.get_closest_marker("long")]
