@@ -1,4 +1,4 @@
-"""Command line: `onnx-wgpu run | explain | bench | devices`. Thin; everything is in the library."""
+"""Command line: `onnx-wgpu run | explain | bench | ops | devices`. Thin: the library does it."""
 
 from __future__ import annotations
 
@@ -45,6 +45,10 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--repeats", type=int, default=10, help="warm calls per device")
     bench.add_argument("--no-cold", action="store_true", help="leave out the cold start")
     bench.set_defaults(command=_bench)
+    ops = commands.add_parser("ops", help="which operators run where, and what limits them")
+    ops.add_argument("names", nargs="*", metavar="NAME", help="operators; all by default")
+    ops.add_argument("--markdown", action="store_true", help="print docs/operators.md")
+    ops.set_defaults(command=_ops)
     devices = commands.add_parser("devices", help="the GPUs that can be used, and their limits")
     devices.set_defaults(command=_devices)
     return parser
@@ -159,6 +163,18 @@ def _bench(arguments: argparse.Namespace) -> None:
             progress=progress,
         )
     console().print(bench_table(arguments.model.name, results))
+
+
+def _ops(arguments: argparse.Namespace) -> None:
+    from engine.tools.operators import operator_rows, select, to_markdown
+
+    rows = select(operator_rows(), arguments.names)
+    if arguments.markdown:
+        print(to_markdown(rows), end="")
+        return
+    from engine.tools.console import console, operators_table
+
+    console().print(operators_table(rows))
 
 
 def _devices(arguments: argparse.Namespace) -> int:

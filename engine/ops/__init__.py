@@ -294,6 +294,7 @@ class OpDef:
         view: output 0 is input 0's buffer with another shape; or
         lower: dispatches that compute it. All three None: CPU only.
         supports: refusals and guards beyond dtypes, ranks and limits, which are checked for all.
+        limits: what `supports` refuses, in words, for the table of operators.
         dtypes: ONNX dtype names that tensors outside `shape_inputs` may have on the GPU.
         shape_inputs: inputs read when planning, never by a kernel: constants or known dims.
         tail: the kernel stores what `tail.acc` says, and this expression makes the output of it.
@@ -319,6 +320,7 @@ class OpDef:
     view: bool = False
     lower: Callable[[Lowering], Sequence[Stage]] | None = None
     supports: Callable[[NodeView], Support] | None = None
+    limits: str = ""
     dtypes: frozenset[str] = FLOATS
     shape_inputs: tuple[int, ...] = ()
     tail: Tail | None = None

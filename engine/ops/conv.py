@@ -232,6 +232,7 @@ register(
         since=1,
         infer=_infer,
         supports=supports,
+        limits="more than three spatial axes; windows longer than a loop may be",
         lower=_lower,
         epilogue=True,
         scratch=1,

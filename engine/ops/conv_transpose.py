@@ -136,6 +136,7 @@ register(
         since=1,
         infer=_infer,
         supports=_supports,
+        limits="more than three spatial axes; negative pads; windows longer than a loop may be",
         lower=_lower,
         epilogue=True,
         scratch=1,

@@ -57,6 +57,7 @@ def binary(
     supports: Callable[[NodeView], Support] | None = None,
     evaluate: Evaluate | None = None,
     infer: Infer | None = None,
+    limits: str = "",
     cost: int = 1,
     tolerance: float = 1e-6,
 ) -> OpDef:
@@ -69,6 +70,7 @@ def binary(
             evaluate=evaluate or (elementwise_rule(rule) if rule else None),
             elementwise=Elementwise(expr, includes=includes, scalar=scalar),
             supports=supports,
+            limits=limits,
             dtypes=dtypes,
             flops=flops_per_element(cost),
             tolerance=tolerance,
@@ -119,6 +121,7 @@ def variadic(
             evaluate=elementwise_rule(rule) if rule else None,
             elementwise=Elementwise(expr, includes=includes, scalar=scalar),
             supports=_fits_bindings,
+            limits="more operands than storage buffers: seven with their result",
             dtypes=dtypes,
             flops=lambda view: product(view.out_shape()) * len(view.node.inputs),
             variadic=True,
@@ -198,6 +201,7 @@ binary(
     includes=POW_LIBRARY,
     scalar=True,
     supports=_pow_supports,
+    limits="an integer base with a float exponent, or with one of other signedness",
     cost=40,
 )
 binary("PRelu", "select({0}, {0} * {1}, {0} < {T}(0))", infer=infer_same)
@@ -313,6 +317,7 @@ register(
         evaluate=_clip_contents,
         elementwise=Elementwise(_clip_expr, includes=FLOAT_LIBRARY, scalar=True),
         supports=_clip_supports,
+        limits="bounds of higher rank than the input",
         dtypes=NUMBERS,
         flops=flops_per_element(2),
         tolerance=0.0,

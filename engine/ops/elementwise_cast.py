@@ -76,6 +76,7 @@ register(
             _expr, includes=("lib/float.wgsl", "lib/saturate.wgsl"), scalar=True
         ),
         supports=_supports,
+        limits="float32 or uint32 to int64, which may exceed 32 bits",
         dtypes=ALL,
         tolerance=0.0,
     )

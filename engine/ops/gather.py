@@ -348,6 +348,7 @@ register(
         evaluate=_evaluate_gather_nd,
         lower=_lower_gather_nd,
         supports=_supports_nd,
+        limits="indices whose last dimension is 0 or not known when planning",
         dtypes=ALL,
         epilogue=True,
         tolerance=0.0,
@@ -364,6 +365,7 @@ for _name, _lower in (
             infer=keep_type,
             lower=_lower,
             supports=_supports_scatter,
+            limits="reductions; constant indices that repeat a place",
             dtypes=ALL,
             tolerance=0.0,
         )
@@ -375,6 +377,7 @@ register(
         infer=_infer_one_hot,
         lower=_lower_one_hot,
         supports=_supports_one_hot,
+        limits="float indices",
         dtypes=ALL,
         shape_inputs=(1,),
         epilogue=True,

@@ -375,6 +375,7 @@ register(
         infer=_infer_gemm,
         lower=_lower_gemm,
         supports=_supports_gemm,
+        limits="integer operands with an `alpha` or `beta` that is none",
         dtypes=_KINDS,
         epilogue=True,
         flops=_flops,

@@ -194,6 +194,7 @@ for _op, _since, _infer in (
             infer=_infer,
             lower=_lower,
             supports=_supports,
+            limits="rows over a loop's length; groups that do not divide the channels",
             epilogue=True,
             flops=_flops,
         )
@@ -244,6 +245,7 @@ register(
         infer=_infer_batch,
         lower=_lower_batch,
         supports=_supports_batch,
+        limits="training",
         epilogue=True,
         flops=lambda view: product(view.shape(0)) * 4,
     )
@@ -318,6 +320,7 @@ register(
         infer=infer_same,
         lower=_lower_lp,
         supports=_supports_lp,
+        limits="rows over a loop's length",
         epilogue=True,
         flops=lambda view: product(view.shape(0)) * 4,
     )

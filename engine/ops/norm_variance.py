@@ -79,6 +79,7 @@ register(
         infer=infer_same,
         lower=_lower,
         supports=_supports,
+        limits="groups over a loop's length",
         epilogue=True,
         scratch=1,
         flops=lambda view: product(view.shape(0)) * 6,

@@ -194,6 +194,7 @@ register(
         evaluate=_evaluate_pad,
         lower=_lower_pad,
         supports=_supports_pad,
+        limits="an empty axis padded by its own elements",
         dtypes=ALL,
         shape_inputs=(1, 3),
         epilogue=True,

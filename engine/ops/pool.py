@@ -9,7 +9,6 @@ from engine.dims import Dim, at_least, bounds, ceildiv, divisible, dmin, product
 from engine.dtypes import INT64
 from engine.ir import TensorType
 from engine.ops import (
-    FLOATS,
     YES,
     InferView,
     KernelCall,
@@ -265,15 +264,15 @@ def _register_windowed(
     op_type: str,
     lower: Callable[[Lowering], list[Stage]],
     supports: Callable[[NodeView], Support] = _supports,
-    dtypes: frozenset[str] = FLOATS,
+    limits: str = "",
 ) -> None:
     register(
         OpDef(
             op_type,
             infer=_infer,
             supports=supports,
+            limits=f"more than three spatial axes; windows over a loop's length{limits}",
             lower=lower,
-            dtypes=dtypes,
             epilogue=True,
             flops=_flops,
         )
@@ -286,6 +285,7 @@ def _register_global(op_type: str, lower: Callable[[Lowering], list[Stage]]) -> 
             op_type,
             infer=_global_infer,
             supports=_global_supports,
+            limits="planes over a loop's length",
             lower=lower,
             epilogue=True,
             flops=_global_flops,
@@ -293,9 +293,9 @@ def _register_global(op_type: str, lower: Callable[[Lowering], list[Stage]]) -> 
     )
 
 
-_register_windowed("MaxPool", _max_pool, dtypes=FLOATS | {"int64"})
+_register_windowed("MaxPool", _max_pool)
 _register_windowed("AveragePool", _average_pool)
-_register_windowed("LpPool", _lp_pool, _norm_supports)
+_register_windowed("LpPool", _lp_pool, _norm_supports, limits="; p below 1")
 _register_global("GlobalAveragePool", _global_average)
 _register_global("GlobalMaxPool", _global_max)
 _register_global("GlobalLpPool", _global_lp)

@@ -228,7 +228,12 @@ def _flops(view: NodeView) -> Dim:
     return product(view.shape(0))
 
 
-def reduction(op_type: str, since: int, dtypes: frozenset[str], tolerance: float = 1e-5) -> OpDef:
+_LIMITS = "more elements for an output than the loops of a workgroup take"
+
+
+def reduction(
+    op_type: str, since: int, dtypes: frozenset[str], tolerance: float = 1e-5, limits: str = _LIMITS
+) -> OpDef:
     """A Reduce operator: axes in input 1, or an attribute `axis`."""
     return register(
         OpDef(
@@ -238,6 +243,7 @@ def reduction(op_type: str, since: int, dtypes: frozenset[str], tolerance: float
             evaluate=_evaluate if op_type in _CONTENTS else None,
             lower=_lower,
             supports=_supports,
+            limits=limits,
             dtypes=dtypes,
             shape_inputs=(1,),
             epilogue=True,
@@ -249,11 +255,11 @@ def reduction(op_type: str, since: int, dtypes: frozenset[str], tolerance: float
 
 
 for _op in ("ReduceMax", "ReduceMin"):
-    reduction(_op, 18, ALL, 0.0)
+    reduction(_op, 18, ALL, 0.0, limits=f"{_LIMITS}; an int64 extreme of no element")
 for _op in ("ReduceProd", "ReduceL1", "ReduceSumSquare"):
     reduction(_op, 18, NUMBERS)
 reduction("ReduceSum", 13, NUMBERS)
 for _op in ("ReduceMean", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp"):
     reduction(_op, 18, FLOATS)
 for _op in ("ArgMax", "ArgMin"):
-    reduction(_op, 11, NUMBERS)
+    reduction(_op, 11, NUMBERS, limits=f"{_LIMITS}; an empty axis")

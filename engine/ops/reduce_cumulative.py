@@ -65,6 +65,7 @@ for _op, _since in (("CumSum", 11), ("CumProd", 26)):
             infer=infer_same,
             lower=_lower,
             supports=_supports,
+            limits="lines over a loop's length",
             dtypes=NUMBERS,
             shape_inputs=(1,),
             epilogue=True,

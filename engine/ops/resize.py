@@ -341,6 +341,8 @@ register(
         since=11,
         infer=_infer,
         supports=_supports,
+        limits="antialiasing; interpolation of other types than float32, linear along more than "
+        "three axes, cubic along more than two; scales not known when planning",
         lower=_lower,
         dtypes=ALL,
         shape_inputs=(1, 2, 3),

@@ -377,6 +377,7 @@ register(
         evaluate=_evaluate_range,
         lower=_lower_range,
         supports=_supports_range,
+        limits="operands not known when planning; float operands that are not constants",
         dtypes=NUMBERS,
         shape_inputs=(0, 1, 2),
         epilogue=True,

@@ -12,6 +12,7 @@ from rich.table import Table
 from engine.runtime.device import AdapterInfo
 from engine.target import Target
 from engine.tools.bench import PHASES, Measurement
+from engine.tools.operators import COLUMNS, Row
 
 
 def console() -> Console:
@@ -62,6 +63,17 @@ def bench_table(model: str, results: Sequence[Measurement]) -> Table:
 
 def _ms(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
+
+
+def operators_table(rows: Sequence[Row]) -> Table:
+    """One row per operator; operators outside ai.onnx with their domain."""
+    table = Table()
+    for name in COLUMNS:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        name, *rest = row.cells
+        table.add_row(f"{row.domain}:{name}" if row.domain else name, *rest)
+    return table
 
 
 def devices_table(found: Sequence[AdapterInfo]) -> Table:
