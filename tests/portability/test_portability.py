@@ -16,6 +16,7 @@ import engine
 from engine.errors import ShaderError
 from engine.runtime.device import open_device
 from engine.shader import Kernel, Tensor
+from engine.target import Target
 from tests.portability.record import RECORDER, Recorder, Rendered
 from tests.portability.tint import compile_all, need_tint, report
 from tests.runtime.models import parse
@@ -44,11 +45,15 @@ def variant(recorded: list[Rendered], flags: frozenset[str]) -> Kernel:
     """
     elements = {name: kind for r in recorded for name, kind in r.elements.items()}
     problem = ShaderError("nothing was rendered")
-    for near in sorted(recorded, key=lambda r: len(r.flags ^ flags)):
+    for near in sorted(recorded, key=lambda r: (len(r.flags ^ flags), len(r.kernel.tensors))):
         try:
-            return near.rendered_with({**elements, **near.elements}, flags)
+            kernel = near.rendered_with({**elements, **near.elements}, flags)
         except ShaderError as error:
             problem = error
+            continue
+        if len(kernel.tensors) <= Target.baseline().max_storage_buffers_per_shader_stage:
+            return kernel
+        problem = ShaderError(f"{kernel.name} binds {len(kernel.tensors)} storage buffers")
     raise problem
 
 
