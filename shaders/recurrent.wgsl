@@ -10,7 +10,7 @@
 // y: [steps, directions, sequences, hidden] f32
 // y_h: [directions, sequences, hidden] f32
 // y_c: [directions, sequences, hidden] f32
-// flags: LSTM, GRU, RNN (the cell), BIAS, PEEPHOLES, LENGTHS, INITIAL_H, INITIAL_C (inputs given), WANT_Y, WANT_H, WANT_C (outputs), COUPLED (input_forget), LINEAR (linear_before_reset)
+// flags: LSTM | GRU | RNN (the cell), BIAS, PEEPHOLES, LENGTHS, INITIAL_H, INITIAL_C (inputs given), WANT_Y, WANT_H, WANT_C (outputs), COUPLED (input_forget), LINEAR (linear_before_reset)
 // ACTIVATIONS: limited, activate_f, activate_g, activate_h
 // dispatch: one workgroup runs one direction of one sequence, an invocation one hidden unit
 struct Params {

@@ -7,7 +7,7 @@
 // sequence_lens: [sequences] i32
 // states: [3, directions, sequences, padded] f32, see recurrent_start.wgsl
 // y: [steps, directions, sequences, hidden] f32
-// flags: LSTM, GRU, RNN (the cell), BIAS, PEEPHOLES, LENGTHS (inputs given), WANT_Y (output), COUPLED (input_forget), LINEAR (linear_before_reset), RESET (only resets the state of a GRU)
+// flags: LSTM | GRU | RNN (the cell), BIAS, PEEPHOLES, LENGTHS (inputs given), WANT_Y (output), COUPLED (input_forget), LINEAR (linear_before_reset), RESET (with GRU): only resets its state
 // ACTIVATIONS: limited, activate_f, activate_g, activate_h
 // dispatch: one workgroup computes WORKGROUP_SIZE hidden units of a direction of a sequence, repeated for each step
 struct Params {

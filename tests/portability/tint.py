@@ -43,7 +43,7 @@ def compile_all(kernels: Sequence[Kernel]) -> list[list[str]]:
             "features": sorted(kernel.features),
             "bindings": [
                 *("storage" if t.writable else "read-only-storage" for t in kernel.tensors),
-                *(["uniform"] if kernel.params else []),
+                *["uniform"] * (bool(kernel.params) + kernel.repeats),
             ],
         }
         for kernel in kernels
