@@ -428,6 +428,7 @@ for _name in CELLS:
             infer=_infer,
             lower=_lower,
             supports=_supports,
+            limits="activations that are not ONNX's; products over a loop's length",
             dtypes=frozenset({"float32", "int32"}),
             variadic=True,
             flops=_flops,

@@ -20,7 +20,7 @@ from engine.verdicts import CONTROL_FLOW
 
 CONTRIB = "com.microsoft"
 DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", CONTRIB)
-_DTYPES = ("float32", "float16", "int8", "uint8", "int32", "uint32", "int64", "bool")
+_DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int32", "uint32", "int64", "bool")
 
 INTRODUCTION = f"""# Operators
 
