@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from engine.errors import EngineError
+from engine.errors import EngineError, UnsupportedOpError
 
 if TYPE_CHECKING:
     from engine.ir import Array
@@ -21,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return int(arguments.command(arguments) or 0)
     except (EngineError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        hint = "" if isinstance(error, UnsupportedOpError) else getattr(arguments, "hint", "")
+        print(f"error: {error}{hint}", file=sys.stderr)
         return 1
 
 
@@ -41,8 +42,8 @@ def _parser() -> argparse.ArgumentParser:
     explain.add_argument("--passes", action="store_true", help="what each pass did, or nearly did")
     explain.set_defaults(command=_explain)
     bench = commands.add_parser("bench", help="CPU against GPU latency")
-    _model_arguments(bench)
-    bench.add_argument("--repeats", type=int, default=10, help="warm calls per device")
+    _input_arguments(bench)
+    bench.add_argument("--repeats", type=_count, default=10, help="warm calls per device")
     bench.add_argument("--no-cold", action="store_true", help="leave out the cold start")
     bench.set_defaults(command=_bench)
     ops = commands.add_parser("ops", help="which operators run where, and what limits them")
@@ -54,7 +55,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _model_arguments(parser: argparse.ArgumentParser) -> None:
+def _count(text: str) -> int:
+    if not text.isdigit() or text == "0":
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def _input_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", type=Path, help="an .onnx file")
     parser.add_argument(
         "--input",
@@ -64,15 +71,23 @@ def _model_arguments(parser: argparse.ArgumentParser) -> None:
         help="an input; NAME=random (the default for all) draws one, seeded",
     )
     parser.add_argument(
-        "--dim", action="append", default=[], metavar="NAME=SIZE", help="a symbolic size, else 1"
+        "--dim",
+        action="append",
+        default=[],
+        metavar="NAME=SIZE",
+        help="a symbolic size; by default 1 for the first of an input, 64 for others",
     )
-    parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
     parser.add_argument("--adapter", help="index or part of the name; see `devices`")
     parser.add_argument(
-        "--require-gpu", action="store_true", help="fail if any node would run on the CPU"
-    )
-    parser.add_argument(
         "--disable", action="append", default=[], metavar="NAME", help="a pass or fusion rule"
+    )
+
+
+def _model_arguments(parser: argparse.ArgumentParser) -> None:
+    _input_arguments(parser)
+    parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
+    parser.add_argument(
+        "--require-gpu", action="store_true", help="fail if any node would run on the CPU"
     )
 
 
@@ -94,16 +109,21 @@ def _session(arguments: argparse.Namespace) -> InferenceSession:
 
 
 def _feeds(session: InferenceSession, arguments: argparse.Namespace) -> dict[str, Array]:
-    from engine.tools.inputs import make_inputs, parse_pairs
+    from engine.tools.inputs import describe, make_inputs, parse_pairs
 
     given = parse_pairs(arguments.input, "--input")
-    return make_inputs(session, given, parse_pairs(arguments.dim, "--dim"))
+    feeds = make_inputs(session, given, parse_pairs(arguments.dim, "--dim"))
+    drawn = {n: a for n, a in feeds.items() if given.get(n, "random") == "random"}
+    if drawn:
+        arguments.hint = f" (with random {describe(drawn)}; give others with --input or --dim)"
+    return feeds
 
 
 def _run(arguments: argparse.Namespace) -> None:
     import numpy as np
 
     from engine.tools.console import console, status
+    from engine.tools.inputs import describe
 
     with status("loading the model"):
         session = _session(arguments)
@@ -111,25 +131,31 @@ def _run(arguments: argparse.Namespace) -> None:
     with status("running"):
         results = session.run(None, feeds)
     out = console()
-    out.print(
-        f"{arguments.model.name} on {session.device_name}: {session.times.total * 1e3:.2f} ms"
-    )
+    first = f"{arguments.model.name} on {session.device_name}: {session.times.total * 1e3:.2f} ms"
+    lines = [first, f"  in   {describe(feeds)}"]
     for arg, value in zip(session.get_outputs(), results, strict=True):
-        if isinstance(value, np.ndarray) and value.size and value.dtype.kind in "fiub":
-            low, high, mean = value.min(), value.max(), value.astype(np.float64).mean()
-            text = (
-                f"{value.dtype}{list(value.shape)}  min {low:.6g}  max {high:.6g}  mean {mean:.6g}"
-            )
-        elif isinstance(value, np.ndarray):
-            text = f"{value.dtype}{list(value.shape)}"
-        else:
-            text = f"{type(value).__name__}"
-        out.print(f"  {arg.name}: {text}", markup=False)
+        lines.append(f"  out  {arg.name} {_value_text(value)}")
+    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     if arguments.save:
         arguments.save.mkdir(parents=True, exist_ok=True)
         for arg, value in zip(session.get_outputs(), results, strict=True):
             name = "".join(c if c.isalnum() or c in "-_." else "_" for c in arg.name)
             np.save(arguments.save / f"{name}.npy", np.asarray(value))
+
+
+def _value_text(value: object) -> str:
+    """Dtype, shape and range of an output."""
+    import numpy as np
+
+    if isinstance(value, list):
+        return f"a sequence of {len(value)}"
+    if not isinstance(value, np.ndarray):
+        return type(value).__name__
+    text = f"{value.dtype}{list(value.shape)}"
+    if value.size and value.dtype.kind in "fiub":
+        low, high, mean = value.min(), value.max(), value.astype(np.float64).mean()
+        text += f"  min {low:.6g}  max {high:.6g}  mean {mean:.6g}"
+    return text
 
 
 def _explain(arguments: argparse.Namespace) -> None:
@@ -151,18 +177,30 @@ def _explain(arguments: argparse.Namespace) -> None:
 
 def _bench(arguments: argparse.Namespace) -> None:
     from engine.tools.bench import bench
-    from engine.tools.console import bench_table, console, status
+    from engine.tools.console import bench_notes, bench_table, console, status
 
     with status("measuring") as progress:
         results = bench(
             arguments.model,
             lambda session: _feeds(session, arguments),
             repeats=arguments.repeats,
-            cold=not arguments.no_cold,
+            cold=None if arguments.no_cold else _same_inputs(arguments),
             adapter=_adapter(arguments),
+            disable=arguments.disable,
             progress=progress,
         )
-    console().print(bench_table(arguments.model.name, results))
+    *lines, verdict = bench_notes(arguments.model.name, results)
+    out = console()
+    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    out.print(bench_table(results))
+    out.print(verdict, markup=False, highlight=False)
+
+
+def _same_inputs(arguments: argparse.Namespace) -> list[str]:
+    """The arguments of `run` for the inputs of `bench`."""
+    pairs = [("--input", i) for i in arguments.input] + [("--dim", d) for d in arguments.dim]
+    pairs += [("--disable", name) for name in arguments.disable]
+    return [word for pair in pairs for word in pair]
 
 
 def _ops(arguments: argparse.Namespace) -> None:
@@ -179,7 +217,7 @@ def _ops(arguments: argparse.Namespace) -> None:
 
 def _devices(arguments: argparse.Namespace) -> int:
     from engine.runtime.device import adapters
-    from engine.tools.console import console, devices_table
+    from engine.tools.console import console, devices_text
 
     found = adapters()
     if not found:
@@ -190,5 +228,5 @@ def _devices(arguments: argparse.Namespace) -> int:
             "  Windows and macOS: update the graphics driver; DX12 and Metal come with the system."
         )
         return 1
-    console().print(devices_table(found))
+    console().print(devices_text(found), markup=False, highlight=False, soft_wrap=True)
     return 0

@@ -6,7 +6,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ import numpy as np
 from engine.errors import EngineError
 from engine.ir import Array
 from engine.runtime.session import InferenceSession
+from engine.tools.inputs import describe
 
 PHASES = ("bind", "upload", "encode", "wait", "download", "host")
 
@@ -29,9 +30,11 @@ class Measurement:
         cold_ms: process start to first result, in a process of its own; None if not asked for.
         create_ms: making the session.
         first_ms: first call.
+        inputs: names, dtypes and shapes of what was fed.
+        gpu_nodes, cpu_nodes: nodes that a call ran there.
         warm_ms: later calls.
         phases_ms: of each warm call, by phase.
-        dispatches: kernels of a call.
+        dispatches, submits: kernels of a call, and in how many submits.
         uploaded_nbytes, downloaded_nbytes: bytes that crossed in a call.
     """
 
@@ -40,9 +43,13 @@ class Measurement:
     cold_ms: float | None
     create_ms: float
     first_ms: float
+    inputs: str = ""
+    gpu_nodes: int = 0
+    cpu_nodes: int = 0
     warm_ms: list[float] = field(default_factory=list)
     phases_ms: dict[str, list[float]] = field(default_factory=dict)
     dispatches: int = 0
+    submits: int = 0
     uploaded_nbytes: int = 0
     downloaded_nbytes: int = 0
 
@@ -66,8 +73,9 @@ def bench(
     devices: tuple[str, ...] = ("cpu", "gpu"),
     *,
     repeats: int = 10,
-    cold: bool = True,
+    cold: Sequence[str] | None = (),
     adapter: int | str | None = None,
+    disable: Sequence[str] = (),
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Measurement]:
     """Measures a model on each device; warm calls alternate between the devices.
@@ -77,19 +85,20 @@ def bench(
         make_feeds: inputs for a session.
         devices: values of `device=` to compare.
         repeats: warm calls per device.
-        cold: also time a new process from start to first result, on inputs of zeros.
-        adapter: as `InferenceSession` takes it.
+        cold: arguments of `onnx-wgpu run` that make the same inputs, to also time a new process
+            from its start to the first result; None leaves that out.
+        adapter, disable: as `InferenceSession` takes them.
         progress: is told what is being done.
     """
     sessions, measured = [], []
     for device in devices:
         cold_ms = None
-        if cold:
+        if cold is not None:
             progress(f"{device}: cold start in a new process")
-            cold_ms = _cold(model, device, adapter)
+            cold_ms = _cold(model, device, adapter, cold)
         progress(f"{device}: creating the session")
         start = time.perf_counter()
-        session = InferenceSession(str(model), device=device, adapter=adapter)
+        session = InferenceSession(str(model), device=device, adapter=adapter, disable=disable)
         created = time.perf_counter()
         feeds = make_feeds(session)
         progress(f"{device}: first call")
@@ -97,7 +106,11 @@ def bench(
         session.run(None, feeds)
         first_ms = (time.perf_counter() - begin) * 1e3
         create_ms = (created - start) * 1e3
-        measured.append(Measurement(device, session.device_name, cold_ms, create_ms, first_ms))
+        result = Measurement(device, session.device_name, cold_ms, create_ms, first_ms)
+        result.inputs = describe(feeds)
+        places = [place for _, place in session.executed()]
+        result.gpu_nodes, result.cpu_nodes = places.count("gpu"), places.count("cpu")
+        measured.append(result)
         sessions.append((session, feeds))
     for repeat in range(repeats):
         progress(f"warm call {repeat + 1} of {repeats}")
@@ -114,30 +127,18 @@ def _record(result: Measurement, session: InferenceSession) -> None:
     result.warm_ms.append(times.total * 1e3)
     for phase in PHASES:
         result.phases_ms.setdefault(phase, []).append(times.phases.get(phase, 0.0) * 1e3)
-    result.dispatches = times.dispatches
+    result.dispatches, result.submits = times.dispatches, times.submits
     result.uploaded_nbytes = times.uploaded_nbytes
     result.downloaded_nbytes = times.downloaded_nbytes
 
 
-_COLD = """
-import sys
-from engine.runtime.session import InferenceSession
-from engine.tools.inputs import make_inputs
-adapter = sys.argv[3] or None
-adapter = int(adapter) if adapter and adapter.isdigit() else adapter
-session = InferenceSession(sys.argv[1], device=sys.argv[2], adapter=adapter)
-session.run(None, make_inputs(session, {}, {}))
-"""
-
-
-def _cold(model: str | Path, device: str, adapter: int | str | None) -> float:
+def _cold(model: str | Path, device: str, adapter: int | str | None, more: Sequence[str]) -> float:
+    """Milliseconds of `onnx-wgpu run` in a process of its own."""
+    command = [sys.executable, "-m", "engine", "run", str(model), "--device", device, *more]
+    if adapter is not None:
+        command += ["--adapter", str(adapter)]
     start = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-c", _COLD, str(model), device, "" if adapter is None else str(adapter)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         last = done.stderr.strip().splitlines()[-1:] or ["no message"]
         raise EngineError(f"the cold start with device={device!r} failed: {last[0]}")

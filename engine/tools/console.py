@@ -6,9 +6,11 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
+from engine.explain import size_text
 from engine.runtime.device import AdapterInfo
 from engine.target import Target
 from engine.tools.bench import PHASES, Measurement
@@ -34,31 +36,67 @@ def status(text: str) -> Iterator[Callable[[str], None]]:
         yield spinner.update
 
 
-def bench_table(model: str, results: Sequence[Measurement]) -> Table:
-    """One column per device, one row per figure."""
-    table = Table(title=f"{model}: milliseconds", title_justify="left")
+def bench_table(results: Sequence[Measurement]) -> Table:
+    """One column per device, one row per figure, in milliseconds."""
+    table = Table(box=SIMPLE_HEAD, title="milliseconds", title_justify="left")
     table.add_column("")
     for result in results:
-        table.add_column(f"{result.device}\n{result.name}", justify="right", overflow="fold")
+        table.add_column(result.device.upper(), justify="right")
     rows: list[tuple[str, list[str]]] = [
-        ("cold start to first result", [_ms(r.cold_ms) for r in results]),
+        ("cold: process start to first result", [_ms(r.cold_ms) for r in results]),
         ("session creation", [_ms(r.create_ms) for r in results]),
         ("first call", [_ms(r.first_ms) for r in results]),
-        ("warm median", [_ms(r.median_ms) for r in results]),
-        ("warm p90", [_ms(r.p90_ms) for r in results]),
+        ("warm call, median", [_ms(r.median_ms) for r in results]),
+        ("warm call, p90", [_ms(r.p90_ms) for r in results]),
     ]
-    rows += [(f"  {p}", [_ms(r.phase_ms(p)) for r in results]) for p in PHASES]
-    rows += [
-        ("dispatches", [str(r.dispatches) for r in results]),
-        ("bytes up / down", [f"{r.uploaded_nbytes} / {r.downloaded_nbytes}" for r in results]),
-    ]
+    rows += [(f"  {text}", [_ms(_split(r, names)) for r in results]) for text, names in _SPLIT]
+    rows.append(("  rest", [_ms(_rest(r)) for r in results]))
     for name, cells in rows:
         table.add_row(name, *cells)
-    if len(results) == 2:
-        slow, fast = sorted(results, key=lambda r: -r.median_ms)
-        ratio = slow.median_ms / fast.median_ms
-        table.caption = f"warm: {fast.device} is {ratio:.2f}x as fast as {slow.device}"
     return table
+
+
+_SPLIT = (
+    ("bind sizes", ("bind",)),
+    ("encode", ("encode",)),
+    ("transfer", ("upload", "download")),
+    ("compute: wait for the GPU", ("wait",)),
+    ("compute: nodes on the CPU", ("host",)),
+)
+
+
+def _split(result: Measurement, names: Sequence[str]) -> float:
+    return sum(result.phase_ms(n) for n in names)
+
+
+def _rest(result: Measurement) -> float:
+    return max(result.median_ms - _split(result, PHASES), 0.0)
+
+
+def bench_notes(model: str, results: Sequence[Measurement]) -> list[str]:
+    """What was measured, in lines around the table: before it, and the verdict last."""
+    lines = [f"{model}, {results[0].inputs}"]
+    for r in results:
+        line = f"{r.device.upper()}: {r.name}" if r.device != "cpu" else "CPU: NumPy"
+        if r.device != "cpu":
+            line += (
+                f"; {r.gpu_nodes} nodes in {r.dispatches} dispatches and {r.submits} submits, "
+                f"{r.cpu_nodes} on the CPU; {size_text(r.uploaded_nbytes)} up, "
+                f"{size_text(r.downloaded_nbytes)} down"
+            )
+        lines.append(line)
+    slow, fast = max(results, key=_median), min(results, key=_median)
+    if len(results) > 1:
+        ratio = slow.median_ms / fast.median_ms
+        lines.append(
+            f"warm, the {fast.device.upper()} is {ratio:.2f} times as fast as the "
+            f"{slow.device.upper()}"
+        )
+    return lines
+
+
+def _median(result: Measurement) -> float:
+    return result.median_ms
 
 
 def _ms(value: float | None) -> str:
@@ -76,23 +114,39 @@ def operators_table(rows: Sequence[Row]) -> Table:
     return table
 
 
-def devices_table(found: Sequence[AdapterInfo]) -> Table:
-    """Adapters with kind, features and limits; limits below the baseline are named."""
-    table = Table(title="adapters", title_justify="left")
-    for name in ("", "name", "driver", "back end", "kind", "f16", "subgroups", "missing"):
-        table.add_column(name, overflow="fold")
+def devices_text(found: Sequence[AdapterInfo]) -> str:
+    """Adapters with what they are, their features, and their limits beside the baseline's."""
+    lines = []
     for info in found:
-        table.add_row(
-            str(info.index),
-            info.name,
-            info.driver,
-            info.backend,
-            info.kind,
-            "yes" if "shader-f16" in info.features else "no",
-            "yes" if "subgroup" in info.features else "no",
-            ", ".join(_missing(info)) or "nothing",
-        )
-    return table
+        f16 = "yes" if "shader-f16" in info.features else "no"
+        subgroups = "yes" if "subgroup" in info.features else "no"
+        missing = _missing(info)
+        lines += [
+            f"{info.index}: {info.name}",
+            f"   driver     {info.driver}, {info.backend}, {_KINDS.get(info.kind, info.kind)}",
+            f"   features   f16 {f16}, subgroups {subgroups}",
+            f"   limits     {_limits(info)}",
+            "   missing    " + ("; ".join(missing) if missing else "nothing that the engine needs"),
+        ]
+    return "\n".join(lines)
+
+
+_KINDS = {
+    "IntegratedGPU": "integrated GPU",
+    "DiscreteGPU": "discrete GPU",
+    "CPU": "software on the CPU: slower than device='cpu', for tests",
+}
+_SHOWN = (
+    ("max-storage-buffer-binding-size", "a binding"),
+    ("max-buffer-size", "a buffer"),
+    ("max-compute-workgroup-storage-size", "workgroup memory"),
+)
+
+
+def _limits(info: AdapterInfo) -> str:
+    sizes = [f"{text} {size_text(info.limits[n])}" for n, text in _SHOWN if n in info.limits]
+    threads = info.limits.get("max-compute-invocations-per-workgroup")
+    return ", ".join([*sizes, *([f"{threads} invocations a workgroup"] if threads else [])])
 
 
 def _missing(info: AdapterInfo) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,8 @@ from engine.ir import Array
 from engine.runtime.session import InferenceSession, NodeArg
 
 _DTYPES = {"float": "float32", "double": "float64"}
+LENGTH = 64
+"""Stands for an open size that is not the first of its input."""
 
 
 def parse_pairs(items: Sequence[str], what: str) -> dict[str, str]:
@@ -36,7 +38,7 @@ def make_inputs(
     Args:
         session: tells names, types and shapes.
         given: input name to the path of a .npy file, or "random".
-        dims: symbolic size to its number; 1 where it is left out.
+        dims: symbolic size to its number; see `guess_dims` for those left out.
         seed: of the generator.
 
     Raises: InputError for unknown names, unreadable files and sizes that are no numbers.
@@ -45,15 +47,36 @@ def make_inputs(
     unknown = sorted(set(given) - set(wanted))
     if unknown:
         raise InputError(f"the model has no inputs {unknown}; it has {sorted(wanted)}")
-    known = {d for a in wanted.values() for d in a.shape or () if isinstance(d, str)}
-    if set(dims) - known:
-        raise InputError(f"no size is named {sorted(set(dims) - known)}; there are {sorted(known)}")
+    sizes = guess_dims(wanted.values())
+    if set(dims) - sizes.keys():
+        unknown = sorted(set(dims) - sizes.keys())
+        raise InputError(f"no size is named {unknown}; there are {sorted(sizes)}")
+    try:
+        sizes.update((name, int(size)) for name, size in dims.items())
+    except ValueError as error:
+        raise InputError(f"a size is not a number: {error}") from error
     rng = np.random.default_rng(seed)
     feeds = {}
     for name, arg in wanted.items():
         source = given.get(name, "random")
-        feeds[name] = _random(arg, dims, rng) if source == "random" else _load(name, source)
+        feeds[name] = _random(arg, sizes, rng) if source == "random" else _load(name, source)
     return feeds
+
+
+def guess_dims(inputs: Iterable[NodeArg]) -> dict[str, int]:
+    """A number for each symbolic size: 1 where it comes first in an input, else `LENGTH`."""
+    sizes: dict[str, int] = {}
+    for arg in inputs:
+        for axis, dim in enumerate(arg.shape or ()):
+            if isinstance(dim, str):
+                size = 1 if axis == 0 and len(arg.shape or ()) > 1 else LENGTH
+                sizes[dim] = min(size, sizes.get(dim, size))
+    return sizes
+
+
+def describe(feeds: Mapping[str, Array]) -> str:
+    """Names, dtypes and shapes of inputs in one line."""
+    return ", ".join(f"{name} {a.dtype}{list(a.shape)}" for name, a in feeds.items())
 
 
 def _load(name: str, path: str) -> Array:
@@ -63,17 +86,12 @@ def _load(name: str, path: str) -> Array:
         raise InputError(f"input {name!r}: cannot read {path}: {error}") from error
 
 
-def _random(arg: NodeArg, dims: Mapping[str, str], rng: np.random.Generator) -> Array:
+def _random(arg: NodeArg, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
     if not arg.type.startswith("tensor(") or arg.type == "tensor(string)":
         raise InputError(f"input {arg.name!r} is a {arg.type}: give it with --input")
-    try:
-        shape = [d if isinstance(d, int) else int(dims.get(d, "1")) for d in arg.shape or ()]
-    except ValueError as error:
-        raise InputError(f"a size is not a number: {error}") from error
+    shape = [d if isinstance(d, int) else sizes[d] for d in arg.shape or ()]
     kind = arg.type.removeprefix("tensor(").removesuffix(")")
     dtype = np.dtype(_DTYPES.get(kind, kind))
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
-    if dtype.kind == "b":
-        return np.asarray(rng.integers(0, 2, shape).astype(dtype))
     return np.asarray(rng.integers(0, 2, shape).astype(dtype))

@@ -1,0 +1,265 @@
+"""The command line: what it prints, what it writes, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from engine.cli import main
+from engine.runtime import device as device_module
+from engine.tools import console as console_module
+from engine.tools.bench import Measurement
+from tests.runtime.models import AFFINE, parse
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    path = tmp_path / "affine.onnx"
+    onnx.save(parse(AFFINE), path)
+    return str(path)
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+
+
+def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The one line on stderr of a command that fails."""
+    assert main(arguments) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def test_run_describes_inputs_and_outputs(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", model, "--device", "cpu"]) == 0
+    first, *lines = capsys.readouterr().out.splitlines()
+    assert first.startswith("affine.onnx on CPU (NumPy): ") and first.endswith(" ms")
+    assert lines[0] == "  in   x float32[1, 3], b float32[3]"
+    assert lines[1].startswith("  out  y float32[1, 3]  min ")
+    assert len(lines) == 3
+
+
+def test_run_reads_and_writes_files(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    x, b = np.arange(12, dtype=np.float32).reshape(4, 3), np.ones(3, np.float32)
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "b.npy", b)
+    words = ["run", model, "--device", "cpu", "--save", str(tmp_path / "out" / "here")]
+    words += ["--input", f"x={tmp_path}/x.npy", "--input", f"b={tmp_path}/b.npy"]
+    assert main(words) == 0
+    assert "x float32[4, 3]" in capsys.readouterr().out
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "here" / "z.npy"), -(x + b))
+    assert sorted(p.name for p in (tmp_path / "out" / "here").iterdir()) == ["y.npy", "z.npy"]
+
+
+def test_run_draws_the_same_inputs_each_time(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for turn in ("a", "b"):
+        words = ["run", model, "--device", "cpu", "--dim", "n=5", "--save", str(tmp_path / turn)]
+        assert main([*words, "--input", "b=random"]) == 0
+    assert "x float32[5, 3]" in capsys.readouterr().out
+    first, second = (np.load(tmp_path / turn / "z.npy") for turn in ("a", "b"))
+    np.testing.assert_array_equal(first, second)
+    assert np.ptp(first) > 0
+
+
+@pytest.mark.gpu
+def test_run_on_the_gpu(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["run", model, "--device", "gpu", "--adapter", "0", "--require-gpu"]
+    assert main(words) == 0
+    name = device_module.adapters()[0].name
+    assert name in capsys.readouterr().out
+
+
+def test_errors_are_one_line(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cpu = (model, "--device", "cpu")
+    assert "absent.onnx" in failing(capsys, "run", str(tmp_path / "absent.onnx"))
+    damaged = tmp_path / "damaged.onnx"
+    damaged.write_bytes(b"\x08\x0anothing of a model")
+    assert "damaged.onnx" in failing(capsys, "explain", str(damaged), "--device", "cpu")
+    assert "no inputs ['w']" in failing(capsys, "run", *cpu, "--input", "w=random")
+    assert "NAME=VALUE, not 'x'" in failing(capsys, "run", *cpu, "--input", "x")
+    assert "cannot read no.npy" in failing(capsys, "run", *cpu, "--input", "x=no.npy")
+    assert "no size is named ['m']; there are ['n']" in failing(capsys, "run", *cpu, "--dim", "m=2")
+    assert "a size is not a number" in failing(capsys, "run", *cpu, "--dim", "n=many")
+    assert "['nonsense']" in failing(capsys, "explain", *cpu, "--disable", "nonsense")
+    assert "no GPU device" in failing(capsys, "run", *cpu, "--require-gpu")
+
+
+def test_an_error_with_drawn_inputs_says_which(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "sum.onnx"
+    onnx.save(parse("g (float[a,n] x, float[b,m] w) => (float[p,q] y) { y = MatMul(x, w) }"), path)
+    words = ("run", str(path), "--device", "cpu", "--dim", "n=3", "--dim", "m=2")
+    line = failing(capsys, *words)
+    assert "MatMul" in line
+    assert line.endswith(
+        "(with random x float32[1, 3], w float32[1, 2]; give others with --input or --dim)"
+    )
+
+
+def test_usage_errors(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for words in ([], ["walk"], ["run"], ["run", model, "--device", "tpu"]):
+        with pytest.raises(SystemExit) as caught:
+            main(words)
+        assert caught.value.code == 2
+    with pytest.raises(SystemExit):
+        main(["bench", model, "--repeats", "0"])
+    assert "'0' is not a number of at least 1" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+def test_explain_as_text(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", model, "--device", "gpu", "--dim", "n=7"]) == 0
+    text = capsys.readouterr().out
+    assert text.splitlines()[0] == "nodes"
+    assert "  gpu         Tanh  " in text
+    assert "Add + Tanh + Neg" in text
+    assert "  upload          84 B  x" in text
+    assert "sizes      n=7" in text
+    assert "nodes      3: 3 on the GPU" in text
+    assert "@compute" not in text and "elementwise-chain" not in text
+
+
+@pytest.mark.gpu
+def test_explain_with_passes_and_shaders(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", model, "--device", "gpu", "--passes", "--wgsl"]) == 0
+    text = capsys.readouterr().out
+    assert "+ elementwise-chain: Tanh" in text
+    assert "// shader 0 of 1\n// kernel 0: Add + Tanh + Neg (" in text
+    assert "@compute" in text
+
+
+@pytest.mark.gpu
+def test_a_disabled_rule_shows_in_explain(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["explain", model, "--device", "gpu", "--disable", "elementwise-chain"]
+    assert main(words) == 0
+    assert "kernels    3 dispatches" in capsys.readouterr().out
+
+
+def test_explain_as_json(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", model, "--device", "cpu", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [n["op_type"] for n in found["nodes"]] == ["Add", "Tanh", "Neg"]
+    assert {n["device"] for n in found["nodes"]} == {"cpu"}
+    assert found["nodes"][0]["reason"] == "device='cpu' was asked for"
+    assert found["binding"] == {"n": 1}
+    assert found["transfers"] == [] and "shaders" not in found
+
+
+@pytest.mark.gpu
+def test_require_gpu_lists_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "unique.onnx"
+    onnx.save(parse("g (float[n] x) => (float[k] y) { a = Abs(x) y = Unique(a) }"), path)
+    assert main(["run", str(path), "--device", "gpu", "--require-gpu"]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith("error: require_gpu is set, but 1 of 2 nodes run on the CPU:")
+    assert "  Unique 'y': there is no GPU kernel for Unique" in error
+    assert "random" not in error
+
+
+@pytest.mark.gpu
+def test_bench_compares_both_devices(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", model, "--repeats", "3", "--dim", "n=4", "--no-cold"]) == 0
+    text = capsys.readouterr().out
+    lines = [line.strip() for line in text.splitlines()]
+    assert lines[0] == "affine.onnx, x float32[4, 3], b float32[3]"
+    assert lines[1] == "CPU: NumPy"
+    assert "; 3 nodes in 1 dispatches and 1 submits, 0 on the CPU; 60 B up, 96 B down" in lines[2]
+    for row in ("session creation", "first call", "warm call, median", "warm call, p90"):
+        (line,) = [line for line in lines if line.startswith(row)]
+        assert all(float(cell) >= 0 for cell in line.split()[-2:])
+    (cold,) = [line for line in lines if line.startswith("cold")]
+    assert cold.split()[-2:] == ["-", "-"]
+    for part in ("bind sizes", "encode", "transfer", "compute: wait", "compute: nodes", "rest"):
+        assert any(line.startswith(part) for line in lines), part
+    assert "times as fast as the" in lines[-1]
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_bench_times_a_cold_start_with_the_same_inputs(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "b.npy", np.ones(3, np.float32))
+    words = ["bench", model, "--repeats", "1", "--input", f"b={tmp_path}/b.npy", "--dim", "n=2"]
+    assert main(words) == 0
+    (cold,) = [x for x in capsys.readouterr().out.splitlines() if x.strip().startswith("cold")]
+    assert all(float(cell) > 50 for cell in cold.split()[-2:])
+
+
+def test_the_verdict_names_the_faster_device() -> None:
+    slow = Measurement("cpu", "CPU (NumPy)", None, 1.0, 1.0, "x float32[1]", warm_ms=[9.0, 10, 11])
+    fast = Measurement("gpu", "Some GPU", None, 1.0, 1.0, "x float32[1]", warm_ms=[4.0, 5, 9])
+    *_, verdict = console_module.bench_notes("m.onnx", [slow, fast])
+    assert verdict == "warm, the GPU is 2.00 times as fast as the CPU"
+
+
+@pytest.mark.gpu
+def test_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices"]) == 0
+    text = capsys.readouterr().out
+    found = device_module.adapters()
+    for info in found:
+        assert f"{info.index}: {info.name}" in text
+        assert info.driver in text
+    assert text.count("workgroup memory") == len(found)
+    assert "missing    nothing that the engine needs" in text
+
+
+def test_devices_without_any(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(device_module, "adapters", lambda: ())
+    assert main(["devices"]) == 1
+    assert "mesa-vulkan-drivers" in capsys.readouterr().out
+
+
+def test_a_weak_adapter_says_what_it_lacks() -> None:
+    weak = device_module.AdapterInfo(
+        3,
+        "Old GPU",
+        "driver 1",
+        "Vulkan",
+        "IntegratedGPU",
+        frozenset(),
+        {"max-buffer-size": 1 << 20, "max-compute-invocations-per-workgroup": 128},
+    )
+    text = console_module.devices_text([weak])
+    assert "integrated GPU" in text and "f16 no, subgroups no" in text
+    assert "max-buffer-size is 1048576, the baseline 268435456" in text
+    assert "max-compute-invocations-per-workgroup is 128, the baseline 256" in text
+
+
+@pytest.mark.slow
+def test_the_module_is_the_command(model: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "engine"]
+    done = subprocess.run(
+        [*command, "run", model, "--device", "cpu"], cwd=ROOT, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("affine.onnx on CPU (NumPy)")
+    done = subprocess.run(
+        [*command, "run", str(tmp_path / "absent.onnx")], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr

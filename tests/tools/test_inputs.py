@@ -1,0 +1,73 @@
+"""Inputs for the command line: files, seeded numbers, guessed sizes, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from engine.errors import InputError
+from engine.runtime.session import InferenceSession, NodeArg
+from engine.tools.inputs import LENGTH, describe, guess_dims, make_inputs, parse_pairs
+from tests.runtime.models import parse
+
+MIXED = parse(
+    """g (float[n,3,h,w] image, int64[n,t] ids, bool[t] mask, double scale, float16[2] half)
+    => (float[n,3,h,w] y) { y = Abs(image) }"""
+)
+
+
+def test_every_tensor_type_gets_numbers_of_its_dtype_and_shape() -> None:
+    with InferenceSession(MIXED, device="cpu") as session:
+        feeds = make_inputs(session, {}, {"h": "8", "w": "5"})
+        again = make_inputs(session, {}, {"h": "8", "w": "5"})
+        other = make_inputs(session, {}, {"h": "8", "w": "5"}, seed=1)
+    assert describe(feeds) == (
+        f"image float32[1, 3, 8, 5], ids int64[1, {LENGTH}], mask bool[{LENGTH}], "
+        "scale float64[], half float16[2]"
+    )
+    for name, array in feeds.items():
+        np.testing.assert_array_equal(array, again[name])
+    assert set(np.unique(feeds["ids"])) == {0, 1}
+    assert not np.array_equal(feeds["image"], other["image"])
+
+
+def test_a_size_that_several_inputs_share_is_the_smallest_guess() -> None:
+    args = [
+        NodeArg("a", "tensor(float)", ["n", "m"]),
+        NodeArg("b", "tensor(float)", ["m", 3]),
+        NodeArg("c", "tensor(float)", ["k"]),
+        NodeArg("d", "tensor(float)", None),
+    ]
+    assert guess_dims(args) == {"n": 1, "m": 1, "k": LENGTH}
+
+
+def test_files_replace_random_numbers(tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.float32).reshape(1, 3, 2, 1)
+    np.save(tmp_path / "image.npy", array)
+    with InferenceSession(MIXED, device="cpu") as session:
+        feeds = make_inputs(session, {"image": str(tmp_path / "image.npy"), "ids": "random"}, {})
+    np.testing.assert_array_equal(feeds["image"], array)
+
+
+def test_pickled_and_absent_files_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "objects.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    with InferenceSession(MIXED, device="cpu") as session:
+        for name in ("objects.npy", "absent.npy"):
+            with pytest.raises(InputError, match=f"'image': cannot read .*{name}"):
+                make_inputs(session, {"image": str(tmp_path / name)}, {})
+
+
+def test_strings_and_sequences_must_be_given() -> None:
+    text = parse("g (string[n] words) => (string[n] y) { y = Identity(words) }")
+    with InferenceSession(text, device="cpu") as session:
+        with pytest.raises(InputError, match=r"'words' is a tensor\(string\): give it with"):
+            make_inputs(session, {}, {})
+
+
+def test_pairs() -> None:
+    assert parse_pairs(["a=1", "b=c=d"], "--dim") == {"a": "1", "b": "c=d"}
+    for item in ("a", "=1", "a="):
+        with pytest.raises(InputError, match="--dim must look like NAME=VALUE"):
+            parse_pairs([item], "--dim")
