@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -115,6 +115,7 @@ class Executor:
         self._lengths = {
             a.grown: Table((plan.shape(a.grown)[a.axis],)) for a in plan.appends.values()
         }
+        self._constants = [v.constant for v in plan.graph.values.values() if v.constant is not None]
         self._bound_cache: dict[tuple[Any, ...], Bound] = {}
         self.places: dict[str, str] | None = None
         """Where the values of calls were made, "gpu" or "cpu": keys of nodes, and inputs that were
@@ -157,6 +158,7 @@ class Executor:
             else:
                 self._step(context, step)
         results = {n: self._result(context, n, n in on_device) for n in outputs}
+        _disown(results, [*feeds.values(), *self._constants])
         context.times.total = time.perf_counter() - start
         return results, context.times
 
@@ -489,6 +491,23 @@ class Executor:
             return DeviceValue(self._device(), buffer, storage, tensor.dtype, shape)
         array = np.asarray(self._host(context, name))
         return DeviceValue.from_numpy(self._device(), array, tensor.dtype)
+
+
+def _disown(results: dict[str, Any], others: Iterable[Any]) -> None:
+    """Copies arrays that share memory with inputs, weights or each other: callers own results."""
+    taken = {id(_owner(other)) for other in others if isinstance(other, np.ndarray)}
+    for name, value in results.items():
+        if isinstance(value, np.ndarray):
+            if id(_owner(value)) in taken:
+                results[name] = value = value.copy()
+            taken.add(id(_owner(value)))
+
+
+def _owner(array: Array) -> Array:
+    """The array whose memory `array` is a view of."""
+    while isinstance(array.base, np.ndarray):
+        array = array.base
+    return array
 
 
 def _describe(value: Any) -> str:

@@ -1,0 +1,39 @@
+"""What a call returns belongs to the caller: writing to it changes nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx.parser
+import pytest
+
+import engine
+
+DEVICES = ("cpu", pytest.param("gpu", marks=pytest.mark.gpu))
+MODEL = """<ir_version: 10, opset_import: ["" : 21]>
+f (float[n,2] x) => (float[m] flat, float[n,2] same, float[2,n] turned, float[3] weights,
+                     float[n,2] sum, float[k] sums)
+<float[3] w = {1, 2, 3}> {
+  minus = Constant <value_ints = [-1]> ()
+  flat = Reshape(x, minus)
+  same = Identity(x)
+  turned = Transpose(x)
+  weights = Identity(w)
+  sum = Add(x, x)
+  sums = Reshape(sum, minus)
+}"""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_results_share_memory_with_nothing(device: str) -> None:
+    with engine.InferenceSession(onnx.parser.parse_model(MODEL), device=device) as session:
+        x = np.arange(6, dtype=np.float32).reshape(3, 2)
+        kept = x.copy()
+        want = [r.copy() for r in session.run(None, {"x": x})]
+        results = session.run(None, {"x": x})
+        for index, result in enumerate(results):
+            result[...] = -7
+            for other in results[index + 1 :]:
+                assert not np.shares_memory(result, other)
+        np.testing.assert_array_equal(x, kept)
+        for again, expected in zip(session.run(None, {"x": x}), want, strict=True):
+            np.testing.assert_array_equal(again, expected)
