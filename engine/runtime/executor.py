@@ -115,7 +115,7 @@ class Executor:
         self._lengths = {
             a.grown: Table((plan.shape(a.grown)[a.axis],)) for a in plan.appends.values()
         }
-        self._constants = [v.constant for v in plan.graph.values.values() if v.constant is not None]
+        self._constants = _owners(v.constant for v in plan.graph.values.values())
         self._bound_cache: dict[tuple[Any, ...], Bound] = {}
         self.places: dict[str, str] | None = None
         """Where the values of calls were made, "gpu" or "cpu": keys of nodes, and inputs that were
@@ -158,7 +158,7 @@ class Executor:
             else:
                 self._step(context, step)
         results = {n: self._result(context, n, n in on_device) for n in outputs}
-        _disown(results, [*feeds.values(), *self._constants])
+        _disown(results, self._constants | _owners(feeds.values()))
         context.times.total = time.perf_counter() - start
         return results, context.times
 
@@ -493,9 +493,14 @@ class Executor:
         return DeviceValue.from_numpy(self._device(), array, tensor.dtype)
 
 
-def _disown(results: dict[str, Any], others: Iterable[Any]) -> None:
-    """Copies arrays that share memory with inputs, weights or each other: callers own results."""
-    taken = {id(_owner(other)) for other in others if isinstance(other, np.ndarray)}
+def _owners(values: Iterable[Any]) -> frozenset[int]:
+    """Ids of the arrays that own the memory of those among `values`."""
+    return frozenset(id(_owner(v)) for v in values if isinstance(v, np.ndarray))
+
+
+def _disown(results: dict[str, Any], owners: frozenset[int]) -> None:
+    """Copies arrays that share memory with `owners` or each other: callers own results."""
+    taken = set(owners)
     for name, value in results.items():
         if isinstance(value, np.ndarray):
             if id(_owner(value)) in taken:
