@@ -1,10 +1,11 @@
-"""The table of NumPy operators: `cpu_op` fills it, `lookup`, `exists` and `run` read it."""
+"""The table of NumPy operators: `cpu_op` fills it, `lookup`, `exists`, `prepare`, `run` read it."""
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import ml_dtypes  # noqa: F401  (registers bfloat16, float8, int4, ... with NumPy)
@@ -15,6 +16,9 @@ Value = Tensor | list[Any] | None
 """A tensor, a sequence (list of values), or an optional without content (None)."""
 
 _F = TypeVar("_F", bound=Callable[..., Any])
+_T = TypeVar("_T")
+_SERVICES = frozenset({"n_outputs", "memo", "spare"})
+"""Keywords of functions that are no attributes."""
 
 
 class UnsupportedOp(Exception):  # noqa: N818  (a verdict on an operator, with its coordinates)
@@ -33,14 +37,71 @@ class UnsupportedOp(Exception):  # noqa: N818  (a verdict on an operator, with i
 
 @dataclass(frozen=True)
 class CpuOp:
-    """One registered function and what `run` has to know to call it."""
+    """One registered function and what a caller has to know.
+
+    Attributes:
+        attributes: names of the attributes that it takes.
+        services: which of `n_outputs`, `memo` and `spare` it takes (see `cpu_op`).
+    """
 
     op_type: str
     domain: str
     since_version: int
     function: Callable[..., Any]
     attributes: frozenset[str]
-    takes_n_outputs: bool
+    services: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Memo:
+    """What one node remembers from call to call: things made of its constant inputs alone.
+
+    Attributes:
+        constants: positions of the inputs that are the same in every call.
+    """
+
+    constants: frozenset[int] = frozenset()
+    _kept: dict[Any, Any] = field(default_factory=dict)
+
+    def of(self, position: int, key: Any, make: Callable[[], _T]) -> _T:
+        """`make()`, which reads input `position` and what `key` says; once if that is constant."""
+        if position not in self.constants:
+            return make()
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]  # type: ignore[no-any-return]
+
+
+NO_MEMO = Memo()
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A node ready to be called: the operator is looked up and the attributes are set.
+
+    Attributes:
+        function: takes the inputs, and `spare` if `takes_spare`.
+    """
+
+    op_type: str
+    function: Callable[..., Any]
+    n_outputs: int
+    takes_spare: bool
+
+    def __call__(self, inputs: Sequence[Value], spare: Tensor | None = None) -> list[Value]:
+        """The outputs. `spare`: an input that nobody else reads, which may be overwritten.
+
+        Floating-point warnings are the caller's business (`numpy.errstate`).
+        """
+        if spare is not None and self.takes_spare:
+            result = self.function(*inputs, spare=spare)
+        else:
+            result = self.function(*inputs)
+        if isinstance(result, np.ndarray) and self.n_outputs == 1:
+            return [result]
+        return _as_outputs(
+            result if isinstance(result, tuple) else (result,), self.op_type, self.n_outputs
+        )
 
 
 _OPS: dict[tuple[str, str], dict[int, CpuOp]] = {}
@@ -54,8 +115,9 @@ def cpu_op(op_type: str, since: int, domain: str = "") -> Callable[[_F], _F]:
     """Register the decorated function as `op_type` from opset `since` on; may be stacked.
 
     Inputs are positional in ONNX order (None if omitted); attributes are keyword-only, with ONNX
-    names and the defaults of the specification. A keyword `n_outputs` receives the number of
-    outputs the node uses. Several outputs are returned as a tuple.
+    names and the defaults of the specification. Several outputs are returned as a tuple. Three
+    keywords are no attributes: `n_outputs` receives the number of outputs the node uses; `memo` a
+    `Memo`; `spare` (default None) an input that the function may overwrite with its result.
 
     Raises: ValueError if the same operator and version is registered twice.
     """
@@ -75,8 +137,8 @@ def cpu_op(op_type: str, since: int, domain: str = "") -> Callable[[_F], _F]:
             domain=key[0],
             since_version=since,
             function=function,
-            attributes=frozenset(keywords - {"n_outputs"}),
-            takes_n_outputs="n_outputs" in keywords,
+            attributes=frozenset(keywords - _SERVICES),
+            services=frozenset(keywords & _SERVICES),
         )
         return function
 
@@ -127,23 +189,44 @@ def run(
     Raises: UnsupportedOp if nothing implements the operator; TypeError for an unknown attribute
         or a missing required one.
     """
+    call = prepare(op_type, domain, since_version, attrs, n_outputs)
+    with np.errstate(all="ignore"):
+        return call([_as_value(value) for value in inputs])
+
+
+def prepare(
+    op_type: str,
+    domain: str,
+    since_version: int,
+    attrs: Mapping[str, object],
+    n_outputs: int,
+    constants: Collection[int] = (),
+) -> Prepared:
+    """A node for many calls; arguments and errors as of `run`.
+
+    Args:
+        constants: positions of the inputs that are the same array, unchanged, in every call.
+    """
     domain = _canonical(domain)
-    values = [_as_value(value) for value in inputs]
     op = lookup(op_type, since_version, domain)
     if op is None:
         from cpu_fallback import reference
 
-        with np.errstate(all="ignore"):
-            results = reference.run(op_type, domain, since_version, attrs, values, n_outputs)
-        return _as_outputs(results, op_type, n_outputs)
-    keywords = {name: value for name, value in attrs.items() if name in op.attributes}
+        def refer(*values: Value) -> Any:
+            return tuple(
+                reference.run(op_type, domain, since_version, attrs, list(values), n_outputs)
+            )
+
+        return Prepared(op_type, refer, n_outputs, False)
+    keywords: dict[str, Any] = {k: value for k, value in attrs.items() if k in op.attributes}
     if len(keywords) < len(attrs):
         _refuse_unknown(op, since_version, attrs)
-    if op.takes_n_outputs:
+    if "n_outputs" in op.services:
         keywords["n_outputs"] = n_outputs
-    with np.errstate(all="ignore"):
-        result = op.function(*values, **keywords)
-    return _as_outputs(result if isinstance(result, tuple) else (result,), op_type, n_outputs)
+    if "memo" in op.services:
+        keywords["memo"] = Memo(frozenset(constants))
+    function = functools.partial(op.function, **keywords) if keywords else op.function
+    return Prepared(op_type, function, n_outputs, "spare" in op.services)
 
 
 def _as_value(value: Any) -> Value:

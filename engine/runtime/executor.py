@@ -9,17 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from cpu_fallback import registry
 from engine import schedule as tasks
 from engine.bind import Binder, Bound, Chosen
 from engine.dims import Table, evaluate, symbols_of
 from engine.errors import DeviceError, EngineError, PlanError
-from engine.ir import Array, Graph, Node
+from engine.ir import Array, Graph
 from engine.layout import RangeError, Storage
 from engine.plan import Dispatch, Plan
 from engine.runtime.constants import ConstantStore
-from engine.runtime.control import is_control_flow, run_control_flow
+from engine.runtime.control import run_control_flow
 from engine.runtime.device import READBACK, REPEAT_NBYTES, STORAGE, UNIFORM, Device, Pipeline
+from engine.runtime.host import HostNode
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue, int_of
 
@@ -109,6 +109,9 @@ class Executor:
         self._dispatches = plan.dispatches
         self._turns = _turns(plan)
         self._uses = _host_uses(plan)
+        self._steps = tuple(
+            HostNode(plan, s.node) if isinstance(s, tasks.RunCpu) else s for s in plan.steps
+        )
         self._host_reads = frozenset(
             plan.root(n) for s in plan.steps if isinstance(s, tasks.RunCpu) for n in s.node.reads
         )
@@ -149,14 +152,17 @@ class Executor:
         context.arrived = {n: v for n, v in feeds.items() if isinstance(v, DeviceValue)}
         self._bind(context, 0)
         dispatch = 0
-        for step in self.plan.steps:
-            if isinstance(step, Dispatch):
-                turns = self._turns.get(dispatch, ())
-                if turns:
-                    self._encode(context, turns)
-                dispatch += 1
-            else:
-                self._step(context, step)
+        with np.errstate(all="ignore"):
+            for step in self._steps:
+                if isinstance(step, HostNode):
+                    self._run_host(context, step)
+                elif isinstance(step, Dispatch):
+                    turns = self._turns.get(dispatch, ())
+                    if turns:
+                        self._encode(context, turns)
+                    dispatch += 1
+                else:
+                    self._step(context, step)
         results = {n: self._result(context, n, n in on_device) for n in outputs}
         _disown(results, self._constants | _owners(feeds.values()))
         context.times.total = time.perf_counter() - start
@@ -194,8 +200,6 @@ class Executor:
                 self._submit(context)
             case tasks.Wait(values):
                 self._collect(context, values)
-            case tasks.RunCpu(node):
-                self._run_host(context, node)
             case tasks.Bind(symbols):
                 for symbol, value, axis in symbols:
                     context.binding[symbol] = int(np.shape(self._host(context, value))[axis])
@@ -421,16 +425,28 @@ class Executor:
             raise PlanError(f"value {name!r} is not on the host")
         return np.asarray(self._host(context, root)).reshape(context.shapes[name])
 
-    def _run_host(self, context: ExecutionContext, node: Node) -> None:
-        inputs = [self._host(context, n) if n else None for n in node.inputs]
-        with context.times.phase("host"):
-            outputs = self._compute(context, node, inputs)
-        self._note((node.key,), "cpu")
-        for name, value in zip(node.outputs, outputs, strict=False):
-            if name:
-                context.host[name] = value
-        for name in node.reads:
-            self._release(context, self.plan.root(name))
+    def _run_host(self, context: ExecutionContext, step: HostNode) -> None:
+        host, inputs = context.host, []
+        for name, constant in step.inputs:
+            if constant is not None or not name:
+                inputs.append(constant)
+            elif name in host:
+                inputs.append(host[name])
+            else:
+                inputs.append(self._host(context, name))
+        start = time.perf_counter()
+        if step.control_flow:
+            outputs = self._compute(context, step, inputs)
+        for name in step.frees:
+            self._release(context, name)
+        if not step.control_flow:
+            outputs = self._compute(context, step, inputs)
+        context.times.add("host", time.perf_counter() - start)
+        for index, name in step.outputs:
+            host[name] = outputs[index]
+        if self.places is None:
+            self.places = {}
+        self.places.setdefault(step.node.key, "cpu")
 
     def _release(self, context: ExecutionContext, name: str) -> None:
         left = context.uses.get(name, 0) - 1
@@ -438,9 +454,10 @@ class Executor:
         if left == 0:
             context.host.pop(name, None)
 
-    def _compute(self, context: ExecutionContext, node: Node, inputs: list[Any]) -> list[Any]:
+    def _compute(self, context: ExecutionContext, step: HostNode, inputs: list[Any]) -> list[Any]:
+        node = step.node
         try:
-            if is_control_flow(node):
+            if step.control_flow:
                 return run_control_flow(
                     node,
                     inputs,
@@ -449,14 +466,7 @@ class Executor:
                     ),
                     lambda name: self._known_shape(context, name),
                 )
-            return registry.run(
-                node.op_type,
-                node.domain,
-                node.since_version,
-                node.attrs,
-                inputs,
-                len(node.outputs),
-            )
+            return step.compute(inputs, context.uses)
         except EngineError:
             raise
         except Exception as error:

@@ -33,4 +33,8 @@ class CallTimes:
         try:
             yield
         finally:
-            self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - start
+            self.add(name, time.perf_counter() - start)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Adds to a phase what was measured elsewhere."""
+        self.phases[name] = self.phases.get(name, 0.0) + seconds
