@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -24,9 +25,22 @@ PARAMS_ALIGNMENT = 256
 MAX_REPEATS = 4096
 """Most repetitions of a dispatch."""
 
-Chosen = tuple[int, tuple[int, int, int] | None, int, int]
-"""A dispatch of a call: index of the variant, workgroups (None: nothing to do), repetitions, and
-the predicted time of one of them in nanoseconds."""
+
+class Chosen(NamedTuple):
+    """What a dispatch does in a call.
+
+    Attributes:
+        variant: index of the alternative that runs.
+        grid: workgroups; None where there is nothing to do.
+        repeats: how often it is dispatched.
+        predicted_ns: of one repetition.
+    """
+
+    variant: int
+    grid: tuple[int, int, int] | None
+    repeats: int
+    predicted_ns: int
+
 
 _Variants = list[tuple[tuple[tuple[int, bool], ...], tuple[int, ...], int, int]]
 """Places in the table: guards (and whether they must be zero), grid, loop trips, repetitions."""
@@ -263,7 +277,7 @@ class _Epoch:
                 x, y, z = values[grid[0]], values[grid[1]], values[grid[2]]
                 repeats = values[repeat]
                 if not (x and y and z and repeats):
-                    return choice, None, 0, 0
+                    return Chosen(choice, None, 0, 0)
                 if x > most or y > most or z > most:
                     problem = f"{(x, y, z)} workgroups are needed, a dimension holds {most}"
                 elif values[trips] > most_trips:
@@ -272,5 +286,5 @@ class _Epoch:
                     problem = f"{repeats} steps are needed, of which at most {MAX_REPEATS} may be"
                 else:
                     work_ns = max(predicted_ns - plan.profile.launch_ns, 0) // repeats
-                    return choice, (x, y, z), repeats, plan.profile.launch_ns + work_ns
+                    return Chosen(choice, (x, y, z), repeats, plan.profile.launch_ns + work_ns)
         raise LimitError(problem, dispatch.nodes)

@@ -11,7 +11,7 @@ from itertools import pairwise
 import numpy as np
 
 from engine.costs import evaluate_all
-from engine.dims import Dim
+from engine.dims import Dim, ceildiv
 from engine.ir import Node
 from engine.passes import PipelineResult
 from engine.plan import Dispatch, Plan
@@ -285,7 +285,8 @@ def _transfers(plan: Plan) -> tuple[TransferRow, ...]:
         if isinstance(step, (Upload, Download)) and plan.graph.constant(step.value) is None:
             moves.append((step.value, "upload" if isinstance(step, Upload) else "download"))
             size = plan.tensor(step.value).size
-            sizes.append(0 if size is None else size * 4)
+            packing = plan.storages[step.value].packing
+            sizes.append(0 if size is None else ceildiv(size, packing) * 4)
     found = zip(moves, evaluate_all(sizes, plan.binding), strict=True)
     return tuple(TransferRow(value, direction, nbytes) for (value, direction), nbytes in found)
 

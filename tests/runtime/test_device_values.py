@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.dtypes import FLOAT32, from_name
+from engine.dtypes import DTYPES, FLOAT32, from_name
 from engine.errors import DeviceError, InputError
 from engine.ir import Array
 from engine.runtime.device import open_device
@@ -19,6 +19,7 @@ from tests.runtime.models import AFFINE, parse
 pytestmark = pytest.mark.gpu
 
 B = np.array([0.25, -1, 2], np.float32)
+KERNEL_DTYPES = sorted(d.name for d in DTYPES if d.wgsl)
 
 
 def noise(*shape: int, seed: int = 3) -> Array:
@@ -196,7 +197,7 @@ def test_values_without_elements() -> None:
         assert back.shape == (0, 3)
 
 
-@pytest.mark.parametrize("name", ["float32", "int32", "uint32", "int64", "bool"])
+@pytest.mark.parametrize("name", KERNEL_DTYPES)
 def test_every_dtype_that_kernels_know(name: str) -> None:
     dtype = from_name(name)
     array = np.array([[0, 1, 2], [3, 1, 0]]).astype(dtype.numpy)
