@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -41,6 +43,27 @@ def whole_run(request: pytest.FixtureRequest) -> bool:
     source, marks = config.args_source, config.getoption("markexpr")
     everywhere = source is pytest.Config.ArgsSource.TESTPATHS
     return everywhere and not config.getoption("keyword") and marks in ("", "not slow")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-golden` writes the snapshots in `tests/golden` anew instead of comparing."""
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with the snapshot of a name in `tests/golden`."""
+    folder = Path(__file__).parent / "golden"
+
+    def check(name: str, text: str) -> None:
+        path = folder / name
+        if request.config.getoption("--update-golden"):
+            folder.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.is_file(), f"no snapshot {name}: run pytest with --update-golden"
+        assert text == path.read_text(encoding="utf-8"), f"{name} differs: see --update-golden"
+
+    return check
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

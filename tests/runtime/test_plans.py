@@ -3,6 +3,7 @@ step by code that shares nothing with the scheduler."""
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 
 import numpy as np
@@ -15,6 +16,7 @@ from engine.dims import evaluate, symbols_of
 from engine.importer import load_model
 from engine.plan import Dispatch, Plan
 from engine.runtime.runner import bind_inputs
+from engine.runtime.session import InferenceSession
 from engine.target import Target
 from tests.real_models import RealModel, real_models
 from tests.runtime.models import parse
@@ -149,29 +151,35 @@ def test_trained_models(model: RealModel) -> None:
         assert plan.memory.peak_nbytes < plan.memory.no_reuse_nbytes
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_random_mixtures(seed: int) -> None:
+def mixture(seed: int) -> str:
+    """A random graph of elementwise nodes, normalisations and copies."""
     rng = np.random.default_rng(seed)
     names, lines = ["x", "w"], []
     for i in range(40):
         a, b = (names[int(k)] for k in rng.integers(max(0, len(names) - 7), len(names), 2))
         kind = rng.random()
         if kind < 0.2:
-            lines.append(f"v{i} = Shrink({a})")
+            lines.append(f"v{i} = Tanh({a})")
         elif kind < 0.35:
             lines.append(f"v{i} = Transpose <perm = [0, 1]> ({a})")
         elif kind < 0.5:
             lines.append(f"v{i} = Softmax({a})")
         else:
-            lines.append(f"v{i} = Add({a}, {b})")
+            lines.append(f"v{i} = Sub({a}, {b})")
         names.append(f"v{i}")
     outputs = ", ".join(f"float[n,6] {n}" for n in names[-4:])
-    text = f"g (float[n,6] x, float[n,6] w) => ({outputs}) {{ {' '.join(lines)} }}"
-    graph = load_model(parse(text)).graph
+    return f"g (float[n,6] x, float[n,6] w) => ({outputs}) {{ {' '.join(lines)} }}"
+
+
+REFUSED = {f"v{i}": "for this test" for i in (5, 11, 12, 30)}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_random_mixtures(seed: int) -> None:
     binding = {"n": 5}
     disable = frozenset({"elementwise-chain"}) if seed % 2 else frozenset[str]()
-    options = Options("gpu", disable, refused={f"v{i}": "for this test" for i in (5, 11, 12, 30)})
-    passed = optimise(graph, options, binding)
+    options = Options("gpu", disable, refused=REFUSED)
+    passed = optimise(load_model(parse(mixture(seed))).graph, options, binding)
     plan = compile_graph(passed, options, Target.baseline(), DeviceProfile.builtin(), binding)
     check_order(plan)
     check_transfers(plan)
@@ -179,3 +187,24 @@ def test_random_mixtures(seed: int) -> None:
     check_buffers(plan)
     assert any(isinstance(s, tasks.RunCpu) for s in plan.steps)
     assert len(plan.dispatches) > 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seed", range(8))
+def test_random_mixtures_give_the_numbers_of_the_cpu(seed: int) -> None:
+    model = parse(mixture(seed))
+    rng = np.random.default_rng(seed)
+    with (
+        InferenceSession(model, device="cpu") as cpu,
+        InferenceSession(model, device="gpu", require_gpu=True) as gpu,
+        InferenceSession(model, device="gpu") as mixed,
+    ):
+        mixed._runner.options = dataclasses.replace(mixed._runner.options, refused=REFUSED)
+        for n in (5, 1, 64):
+            feed = {k: rng.standard_normal((n, 6)).astype(np.float32) for k in ("x", "w")}
+            want = cpu.run(None, feed)
+            for session in (gpu, mixed):
+                for got, right in zip(session.run(None, feed), want, strict=True):
+                    scale = max(1.0, float(np.abs(right).max()))
+                    np.testing.assert_allclose(got, right, rtol=0, atol=2e-5 * scale)
+        assert {place for _, place in mixed.executed()} == {"gpu", "cpu"}
