@@ -223,8 +223,16 @@ class Runner:
         prepared = Prepared(plan, executor, key, passed)
         self.compiled += 1
         self.prepared.insert(0, prepared)
-        del self.prepared[MAX_PLANS:]
+        if len(self.prepared) > MAX_PLANS:
+            del self.prepared[MAX_PLANS:]
+            self._drop_bodies()
         return prepared, binding
+
+    def _drop_bodies(self) -> None:
+        """Drops the runners of bodies that belong to no plan any more."""
+        graphs = [p.plan.graph for p in self.prepared]
+        kept = {id(body) for g in graphs for node in g.nodes for body in node.bodies.values()}
+        self._bodies = {key: pair for key, pair in self._bodies.items() if key in kept}
 
     def _planned(
         self,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from os import PathLike
 from types import TracebackType
@@ -155,14 +155,15 @@ class InferenceSession:
             DeviceError if the device is lost or full: the next call makes a new one.
         """
         names = self._output_names(output_names)
-        self._output_names(list(outputs_on_device))
+        self._output_names(outputs_on_device)
         kept = [n for n in outputs_on_device if n in names]
         with self._locked():
             feeds = self._check_feeds(input_feed)
             if self._require_gpu:
                 self._check_placement(self._runner.plan(feeds))
             self._runner.forget()
-            results, self.times = self._runner.run(feeds, names, kept)
+            with self._device.guarded("a call") if self._device else nullcontext():
+                results, self.times = self._runner.run(feeds, names, kept)
         return [results[n] for n in names]
 
     @contextmanager
@@ -260,14 +261,14 @@ class InferenceSession:
     ) -> None:
         self.close()
 
-    def _output_names(self, names: Sequence[str] | None) -> Sequence[str]:
+    def _output_names(self, names: Collection[str] | None) -> Sequence[str]:
         known = self._model.graph.outputs
         if isinstance(names, str):
             raise InputError(f"output names are a list of strings, not the string {names!r}")
         unknown = [n for n in names or () if n not in known]
         if unknown:
             raise InputError(f"the model has no outputs {unknown}; it has {list(known)}")
-        return names or known
+        return tuple(names) if names else known
 
     def _check_feeds(self, input_feed: Mapping[str, Any]) -> dict[str, Feed]:
         graph = self._model.graph
@@ -364,7 +365,8 @@ def _check_feed(name: str, type_: ValueType | None, value: Any, device: Device |
     if isinstance(type_, SequenceType):
         if not isinstance(value, (list, tuple)):
             raise InputError(f"input {name!r} is a {type(value).__name__}; expected a list")
-        return [_check_feed(name, type_.element, v, device) for v in value]
+        checked = [_check_feed(name, type_.element, v, device) for v in value]
+        return [v.numpy() if isinstance(v, DeviceValue) else v for v in checked]
     if isinstance(value, DeviceValue):
         value.device.require()
         if device is None:

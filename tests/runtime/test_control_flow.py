@@ -15,6 +15,7 @@ import pytest
 
 from engine.errors import EngineError
 from engine.ir import Array
+from engine.runtime import runner as runner_module
 from engine.runtime.session import InferenceSession
 from tests.runtime.models import parse
 
@@ -376,3 +377,28 @@ def test_a_size_bound_twice_in_one_run(device: str) -> None:
             feed = {"x": noise(n), "w": noise(n)}
             check(session.run(None, feed), oracle(model, feed))
         assert session.plans_made == 1
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_bodies_go_with_their_plans(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "MAX_PLANS", 2)
+    model = parse(
+        """g (float[n] x, bool flag) => (float[m] y) {
+      y = If (flag) <
+        then_branch = a () => (float[p] t) { t = Abs(x) },
+        else_branch = b () => (float[q] f) { f = Neg(x) }
+      >
+    }"""
+    )
+    for value in (model.graph.input[0], model.graph.output[0]):
+        value.type.tensor_type.ClearField("shape")
+    with InferenceSession(model, device=device) as session:
+        runner = session._runner
+        for rank in range(5):
+            for flag in (True, False):
+                x = noise(*[2] * rank)
+                (y,) = session.run(None, {"x": x, "flag": np.array(flag)})
+                np.testing.assert_array_equal(y, np.abs(x) if flag else -x)
+        assert session.plans_made == 5
+        assert len(runner.prepared) == 2
+        assert len(runner._bodies) == 4

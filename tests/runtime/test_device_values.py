@@ -254,3 +254,17 @@ def test_values_of_a_lost_device_are_told() -> None:
             with pytest.raises(DeviceError, match="was lost"):
                 session.run(None, {"x": z, "b": B})
         np.testing.assert_array_equal(session.run(["z"], {"x": x, "b": B})[0], -(x + B))
+
+
+def test_values_on_the_device_in_a_sequence() -> None:
+    text = "g (seq(float[k]) xs) => (float[n] y) { y = ConcatFromSequence <axis = 0> (xs) }"
+    parts = [noise(2), noise(3, seed=4)]
+    with gpu(text) as session:
+        first = DeviceValue.from_numpy(open_device(), parts[0], FLOAT32)
+        (y,) = session.run(None, {"xs": [first, parts[1]]})
+        np.testing.assert_array_equal(y, np.concatenate(parts))
+
+
+def test_outputs_on_the_device_are_named_in_a_list() -> None:
+    with gpu(AFFINE) as session, pytest.raises(InputError, match="not the string 'y'"):
+        session.run(None, {"x": noise(2, 3), "b": B}, outputs_on_device="y")

@@ -220,6 +220,20 @@ def test_a_device_lost_during_a_call(
     check_sum(session, 30)
 
 
+def test_an_error_of_wgpu_in_mid_call_is_typed(
+    session: InferenceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert session._device is not None
+
+    def broken(**options: Any) -> Any:
+        raise wgpu.GPUValidationError("Parent device is lost")
+
+    monkeypatch.setattr(session._device.wgpu, "create_command_encoder", broken)
+    with pytest.raises(DeviceError, match="was lost: a call"):
+        check_sum(session, 30)
+    check_sum(session, 30)
+
+
 def test_a_closed_device_makes_way_for_a_new_one(session: InferenceSession) -> None:
     assert session._device is not None
     session._device.close()
