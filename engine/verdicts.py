@@ -59,7 +59,7 @@ def _support(view: NodeView, ranges: Ranges) -> Support:
             return ops.no(found)
         guards.append(found)
     try:
-        guards += agreements(view, op.elementwise is not None)
+        guards += agreements(view, op.elementwise is not None and op.elementwise.walks is None)
         own = op.supports(view) if op.supports is not None else ops.YES
     except ShapeError as error:
         return ops.no(str(error))

@@ -21,6 +21,9 @@ class Tile:
         scale: multiply by `params.alpha`.
         bias: "" or how c is added: "row" (four neighbours at a time) or "any".
         bias_scale: multiply c by `params.beta`.
+        a_kind, b_kind: types that elements of a and b are loaded as, if they must be converted.
+        a_zero, b_zero: what is subtracted from them: "" (nothing), "word" (a parameter) or
+            "buffer" (for each row of a or column of b). Not for transposed operands.
     """
 
     kind: str
@@ -36,6 +39,10 @@ class Tile:
     scale: bool = False
     bias: str = ""
     bias_scale: bool = False
+    a_kind: str = ""
+    b_kind: str = ""
+    a_zero: str = ""
+    b_zero: str = ""
 
     @property
     def vector(self) -> str:
@@ -70,7 +77,7 @@ class Tile:
 @cache
 def body(tile: Tile) -> str:
     """The text of `${BODY}` in matmul.wgsl and matmul_rows.wgsl."""
-    lines = [*_places(tile), *_starts(tile), *_loops(tile)]
+    lines = [*_places(tile), *_starts(tile), *_zeros(tile), *_loops(tile)]
     lines += [*_reduce(tile), *_finish(tile)]
     return "\n".join(f"    {line}" for line in lines)
 
@@ -119,6 +126,28 @@ def _starts(tile: Tile) -> Iterator[str]:
             yield f"let b{j} = b_start + {at};"
 
 
+def _zeros(tile: Tile) -> Iterator[str]:
+    """Zero points of the rows of a and of the columns of b."""
+    if tile.a_zero == "buffer":
+        for i in range(tile.rows):
+            at = f"min(row + {i}u, params.rows - 1u) * params.a_zero_step"
+            yield f"let a_zero{i} = {tile.kind}(load_a_zero({at}));"
+    if tile.b_zero == "buffer":
+        for j in tile.groups:
+            places = (f"min(column + {4 * j + c}u, params.columns - 1u)" for c in range(4))
+            loads = (f"{tile.kind}(load_b_zero({at} * params.b_zero_step))" for at in places)
+            yield f"let b_zero{j} = {tile.vector}({', '.join(loads)});"
+
+
+def _taken(tile: Tile, operand: str, value: str, kind: str, index: int) -> str:
+    """A loaded scalar or vector of a or b as a factor: converted, and less its zero point."""
+    loaded, zero = (tile.a_kind, tile.a_zero) if operand == "a" else (tile.b_kind, tile.b_zero)
+    value = f"{kind}({value})" if loaded else value
+    if not zero:
+        return value
+    return f"({value} - {f'params.{operand}_zero' if zero == 'word' else f'{operand}_zero{index}'})"
+
+
 def _loops(tile: Tile) -> Iterator[str]:
     parts = tile.shares
     first, step = ("0u", "4u") if not tile.shared else ("share * 4u", f"{4 * parts}u")
@@ -144,7 +173,7 @@ def _block(tile: Tile, steps: int) -> Iterator[str]:
     wide = tile.inner_by_four and steps == 4
     if wide and not tile.a_transposed:
         for i in range(tile.rows):
-            yield f"let p{i} = load4_a(a{i} + k);"
+            yield f"let p{i} = {_taken(tile, 'a', f'load4_a(a{i} + k)', tile.vector, i)};"
     if wide and tile.b_transposed:
         for c in range(tile.columns):
             yield f"let w{c} = load4_b(b{c} + k);"
@@ -171,7 +200,8 @@ def _block(tile: Tile, steps: int) -> Iterator[str]:
 def _row(tile: Tile, wide: bool, q: int, i: int) -> str:
     """Element of a in row i of the tile, q steps on."""
     if not tile.a_transposed:
-        return f"p{i}[{q}]" if wide else f"load_a(a{i} + k + {q}u)"
+        value = f"load_a(a{i} + k + {q}u)"
+        return f"p{i}[{q}]" if wide else _taken(tile, "a", value, tile.kind, i)
     if tile.rows_by_four:
         return f"p{q}_{i // 4 * 4}[{i % 4}]"
     at = f"min(row + {i}u, params.rows - 1u)"
@@ -186,8 +216,9 @@ def _columns(tile: Tile, wide: bool, q: int, j: int) -> str:
         return f"{tile.vector}({', '.join(parts)})"
     step = f"(k + {q}u) * params.columns"
     if tile.columns_by_four:
-        return f"load4_b(b{j} + {step})"
-    return f"{tile.vector}({', '.join(f'load_b(b{c} + {step})' for c in four)})"
+        return _taken(tile, "b", f"load4_b(b{j} + {step})", tile.vector, j)
+    loads = ", ".join(f"load_b(b{c} + {step})" for c in four)
+    return _taken(tile, "b", f"vec4<{tile.b_kind or tile.kind}>({loads})", tile.vector, j)
 
 
 def _reduce(tile: Tile) -> Iterator[str]:

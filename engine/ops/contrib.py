@@ -41,14 +41,8 @@ def _fused_matmul(view: InferView) -> list[ValueType]:
     return [TensorType(view.dtype(0), _product_shape(view, *shapes))]
 
 
-def _float_product(scale: int | None) -> Infer:
-    """An integer product scaled to floats of the type of input `scale`."""
-
-    def infer(view: InferView) -> list[ValueType]:
-        dtype = FLOAT32 if scale is None else view.dtype(scale)
-        return [TensorType(dtype, _product_shape(view, view.shape(0), view.shape(1)))]
-
-    return infer
+def _float_product(view: InferView) -> list[ValueType]:
+    return [TensorType(FLOAT32, _product_shape(view, view.shape(0), view.shape(1)))]
 
 
 def _lstm(view: InferView) -> list[ValueType]:
@@ -75,8 +69,7 @@ def _ops(infer: Infer, *op_types: str) -> Sequence[OpDef]:
 
 _ops(keep_type, "Gelu", "BiasGelu", "FastGelu", "QuickGelu")
 _ops(_fused_matmul, "FusedMatMul")
-_ops(_float_product(2), "MatMulIntegerToFloat")
-_ops(_float_product(None), "DynamicQuantizeMatMul")
+_ops(_float_product, "DynamicQuantizeMatMul")
 _ops(_lstm, "DynamicQuantizeLSTM")
 _ops(_skip_normalization, "SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
 _ops(_matmul_n_bits, "MatMulNBits")

@@ -38,15 +38,19 @@ def _inner(view: NodeView, a: Dim, b: Dim) -> Dim:
 
 
 def _infer_matmul(view: InferView) -> list[ValueType]:
-    a, b = view.type(0), view.type(1)
+    return [product_type(view, view.type(0), view.type(1))]
+
+
+def product_type(view: NodeView, a: TensorType, b: TensorType) -> TensorType:
+    """Type of `a` @ `b`. Raises: ShapeError if they do not fit."""
     if a.shape is None or b.shape is None:
-        return [TensorType(a.dtype)]
+        return TensorType(a.dtype)
     if not a.shape or not b.shape:
         raise ShapeError(f"{view.describe()}: operands must have at least one axis")
     _inner(view, a.shape[-1], b.shape[-2] if len(b.shape) > 1 else b.shape[0])
     batch = broadcast_shapes(view, [a.shape[:-2], b.shape[:-2]])
     rows, columns = a.shape[-2:-1], b.shape[-1:] if len(b.shape) > 1 else ()
-    return [TensorType(a.dtype, (*batch, *rows, *columns))]
+    return TensorType(a.dtype, (*batch, *rows, *columns))
 
 
 def _infer_gemm(view: InferView) -> list[ValueType]:
@@ -78,6 +82,24 @@ def _flops(view: NodeView) -> Dim:
 
 
 @dataclass(frozen=True)
+class Zero:
+    """A zero point: the value that holds one for each row or column (or one), or a number.
+
+    Attributes:
+        step: elements from that of one row or column to the next, 0 or 1.
+    """
+
+    name: str = ""
+    word: int = 0
+    step: int = 0
+
+    @property
+    def form(self) -> str:
+        """ "buffer", "word", or "" for none."""
+        return "buffer" if self.name else "word" if self.word else ""
+
+
+@dataclass(frozen=True)
 class Product:
     """y[batch] = alpha * a[batch] @ b[batch] + beta * c, with sizes and operand names.
 
@@ -86,6 +108,8 @@ class Product:
         batch: the broadcast batch sizes; a_batch, b_batch: strides of the operands along them.
         a_transposed, b_transposed: a is stored [inner, rows], b [columns, inner].
         c_strides: elements of c from row to row and from column to column.
+        a_kind, b_kind: types that the operands are loaded as, if not `kind`.
+        a_zero, b_zero: what is subtracted from the elements of a and b.
     """
 
     kind: str
@@ -103,6 +127,15 @@ class Product:
     c_strides: tuple[Dim, Dim] = (0, 0)
     alpha: float = 1.0
     beta: float = 1.0
+    a_kind: str = ""
+    b_kind: str = ""
+    a_zero: Zero = Zero()
+    b_zero: Zero = Zero()
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the operands are multiplied as they are loaded."""
+        return not (self.a_kind or self.b_kind or self.a_zero.form or self.b_zero.form)
 
     def row_result(self) -> Product:
         """A product of one column as one of one row: y' = b' a', the same elements of y."""
@@ -208,6 +241,10 @@ def _tile(p: Product, shape: Shape2D, fours: tuple[bool, ...]) -> Tile:
         scale=p.alpha != 1,
         bias=("row" if by_row else "any") if p.c else "",
         bias_scale=p.beta != 1,
+        a_kind=p.a_kind if p.a_kind != p.kind else "",
+        b_kind=p.b_kind if p.b_kind != p.kind else "",
+        a_zero=p.a_zero.form,
+        b_zero=p.b_zero.form,
     )
 
 
@@ -252,6 +289,7 @@ def _call(
         extra["c_column"] = ("u32", p.c_strides[1])
     if tile.bias and tile.bias_scale:
         extra["beta"] = (p.kind, p.beta if p.kind == "f32" else int(p.beta))
+    flags, tensors = _operands(p, y, extra)
     x_lanes, y_lanes = tile.workgroup
     text = {"MAPS": maps[0].text + maps[1].text, "BODY": body(tile)}
     if tile.shared:
@@ -259,10 +297,10 @@ def _call(
         text |= {"T": tile.kind, "PARTIALS": str(partials)}
     return KernelCall(
         "matmul_rows" if tile.shared else "matmul",
-        {"a": p.a, "b": p.b, "y": y} | ({"c": p.c} if p.c else {}),
+        tensors,
         {**grid.words, **{name: value for name, (_, value) in extra.items()}},
         grid.groups,
-        flags=frozenset({"BIAS"} if p.c else ()),
+        flags=flags,
         text=text,
         overrides={"WORKGROUP_X": x_lanes, "WORKGROUP_Y": y_lanes},
         extra_params=tuple((name, kind) for name, (kind, _) in extra.items()),
@@ -271,9 +309,27 @@ def _call(
     )
 
 
+def _operands(
+    p: Product, y: str, extra: dict[str, tuple[str, Dim | float]]
+) -> tuple[frozenset[str], dict[str, str]]:
+    """Flags and tensors of a product; adds the words of its zero points to `extra`."""
+    flags, tensors = set(), {"a": p.a, "b": p.b, "y": y}
+    if p.c:
+        flags.add("BIAS")
+        tensors["c"] = p.c
+    for name, zero in (("a_zero", p.a_zero), ("b_zero", p.b_zero)):
+        if zero.form == "word":
+            extra[name] = ("i32", zero.word)
+        elif zero.form == "buffer":
+            flags.add(name.upper())
+            tensors[name] = zero.name
+            extra[f"{name}_step"] = ("u32", zero.step)
+    return frozenset(flags), tensors
+
+
 def product_stage(p: Product, y: str) -> Stage:
     """The dispatch of a product into value `y`, with its alternatives."""
-    if p.columns == 1 and p.rows != 1:
+    if p.columns == 1 and p.rows != 1 and p.is_plain:
         p = p.row_result()
     maps = index_map("batch_a", p.batch, p.a_batch), index_map("batch_b", p.batch, p.b_batch)
     grids: dict[tuple[int, int], Grid] = {}
@@ -286,15 +342,21 @@ def product_stage(p: Product, y: str) -> Stage:
 
 
 def _lower_matmul(view: Lowering) -> Sequence[Stage]:
-    a, b = view.shape(0), view.shape(1)
+    p = matrix_product(view, 0, 1, view.dtype(0).wgsl)
+    return [product_stage(p, view.node.outputs[0])]
+
+
+def matrix_product(view: NodeView, left: int, right: int, kind: str) -> Product:
+    """The product of inputs `left` and `right` as NumPy's matmul, computed in `kind`."""
+    a, b = view.shape(left), view.shape(right)
     a = (1, *a) if len(a) == 1 else a
     b = (*b, 1) if len(b) == 1 else b
     rows, inner, columns = a[-2], _inner(view, a[-1], b[-2]), b[-1]
     batch = broadcast_shapes(view, [a[:-2], b[:-2]])
     p = Product(
-        kind=view.dtype(0).wgsl,
-        a=view.node.inputs[0],
-        b=view.node.inputs[1],
+        kind=kind,
+        a=view.node.inputs[left],
+        b=view.node.inputs[right],
         rows=rows,
         columns=columns,
         inner=inner,
@@ -310,7 +372,7 @@ def _lower_matmul(view: Lowering) -> Sequence[Stage]:
             a_batch=tuple(s * (rows * inner) for s in a_strides),
             b_batch=tuple(s * (inner * columns) for s in b_strides),
         )
-    return [product_stage(p, view.node.outputs[0])]
+    return p
 
 
 def _transposed(view: Lowering, index: int, attribute: str) -> tuple[str, bool]:
