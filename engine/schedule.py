@@ -251,7 +251,8 @@ class _Scheduler:
         for unit in batch:
             assert isinstance(unit.work, Group)
             for name in map(self.root, unit.work.inputs):
-                if name not in self.device and name not in inside:
+                constant = self.graph.constant(name) is not None
+                if not constant and name not in self.device and name not in inside:
                     self.tasks.append(Upload(name))
                     self.device.add(name)
         self.tasks += [RunGpu(u.work) for u in batch if isinstance(u.work, Group)]

@@ -76,6 +76,17 @@ def test_a_value_crosses_once_however_many_read_it() -> None:
     assert sum(isinstance(t, tasks.Download) and t.value == "e" for t in found) == 1
 
 
+def test_constants_do_not_cross_in_a_call() -> None:
+    b = GraphBuilder()
+    b.input("x", 5)
+    b.constant("w", np.ones(5, np.float32))
+    b.node("Add", "x", "w", out="a")
+    b.typed("Host", "w", out="h", type_=F5)
+    b.node("Mul", "a", "h", out="y")
+    found = scheduled(b.graph(["y"]), ("elementwise-chain",))
+    assert sorted(t.value for t in found if isinstance(t, tasks.Upload)) == ["h", "x"]
+
+
 def test_islands_that_are_ready_share_a_batch() -> None:
     b = GraphBuilder()
     b.input("x", 5)
