@@ -242,6 +242,8 @@ register(
         infer=_infer,
         lower=_lower,
         supports=_supports,
+        limits="scores as an output; a cache that is not split off into a Concat; "
+        "heads of unknown size, or of more than 256 values",
         dtypes=frozenset({"float32", "bool", "int64"}),
         flops=_flops,
         tolerance=5e-6,
@@ -298,6 +300,7 @@ register(
         infer=infer_same,
         lower=_lower_rotary,
         supports=_supports_rotary,
+        limits="caches of other rank",
         dtypes=frozenset({"float32", "int64", "int32"}),
         epilogue=True,
         flops=lambda view: product(view.shape(0)) * 4,

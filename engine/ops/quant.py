@@ -165,6 +165,7 @@ for _domain, _since in (("", 10), (MICROSOFT, 1)):
                 walks=_walks,
             ),
             supports=_quantize_supports,
+            limits="results other than integers of 8 bits or less",
             dtypes=SCALES,
             tolerance=0.0,
         )
@@ -177,6 +178,7 @@ for _domain, _since in (("", 10), (MICROSOFT, 1)):
             infer=_infer_dequantize,
             elementwise=Elementwise(_dequantize_expr, scalar=True, walks=_walks),
             supports=_dequantize_supports,
+            limits="floats of 8 bits or less; int32 with a zero point",
             dtypes=SCALES,
             tolerance=1e-6,
         )
@@ -250,6 +252,7 @@ register(
         ],
         lower=_lower_dynamic,
         supports=_dynamic_supports,
+        limits="no element, or more than loops take",
         dtypes=frozenset({"float32"}),
         scratch=1,
         flops=lambda view: 6 * product(view.shape(0)),

@@ -150,6 +150,7 @@ register(
         infer=_infer,
         lower=_lower,
         supports=_supports,
+        limits="more than three spatial axes; scales and zero points but for the whole or channels",
         dtypes=_BYTES,
         epilogue=True,
         inlines_scalars=True,
@@ -164,6 +165,7 @@ register(
         infer=_infer,
         lower=_lower,
         supports=_supports,
+        limits="more than three spatial axes; scales and zero points but for the whole or channels",
         dtypes=_BYTES | {"float32", "int32"},
         tail=Tail(
             Elementwise(_requantize, includes=LEVEL, scalar=True, walks=_walks), (1, 4, 6, 7), "i32"

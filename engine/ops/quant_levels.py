@@ -69,6 +69,7 @@ def levels(
                 text, {"alpha": 0.01} if alpha else {}, (*LEVEL, *includes), scalar=True
             ),
             supports=supports,
+            limits="scales and zero points of more than one element",
             dtypes=_BYTES,
             tolerance=0.0,
         )
