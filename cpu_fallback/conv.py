@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from cpu_fallback.numeric import wide
-from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.planes import Layout, layout
+from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
 from cpu_fallback.windows import SAME, Windows, same_pads, windows
 
 _COLUMN_BYTES = 16 << 20
-_CACHE_BYTES = 256 << 10
+_PIECE_BYTES = 1 << 20
+MIN_TAP_CHANNELS = 8
+"""From so many channels on, a product for each tap beats one product of copied taps."""
+MAX_PHASES = 16
+MAX_TAPS = 128
 
 
 @cpu_op("Conv", since=1)
@@ -29,6 +34,7 @@ def conv(
     kernel_shape: Sequence[int] | None = None,
     pads: Sequence[int] | None = None,
     strides: Sequence[int] | None = None,
+    memo: Memo = NO_MEMO,
 ) -> Tensor:
     """Convolution of `x` [N, C, spatial] with `w` [M, C/group, kernel] plus `b` [M].
 
@@ -49,13 +55,11 @@ def conv(
         raise ValueError(f"{w.shape[0]} output channels do not split into {group} groups")
     dtype = wide(x.dtype)
     xw, ww = x.astype(dtype, copy=False), w.astype(dtype, copy=False)
-    if w.shape[1] == 1 and group > 1:
-        y = _depthwise(xw, ww, win, group)
-    else:
-        y = _dense(xw, ww, win, group)
+    bias = None
     if b is not None:
-        y += b.astype(dtype).reshape(-1, *(1,) * (x.ndim - 2))
-    return y.astype(x.dtype, copy=False)
+        bias = b.astype(dtype, copy=False).reshape(group, -1, *(1,) * (x.ndim - 2))
+    y = _convolve(xw, ww, bias, win, group, memo)
+    return y.reshape(x.shape[0], w.shape[0], *win.out).astype(x.dtype, copy=False)
 
 
 def _check(
@@ -69,20 +73,71 @@ def _check(
         raise ValueError(f"x {x.shape} and w {w.shape} do not fit {group} groups")
 
 
-def _dense(x: Tensor, w: Tensor, win: Windows, group: int) -> Tensor:
-    n, c = x.shape[:2]
-    matrix = w.reshape(group, w.shape[0] // group, -1)
-    padded = win.padded(x, 0)
-    if math.prod(win.kernel) == 1:
-        pixels = padded[win.tap((0,) * len(win.kernel))]
-        flat = pixels.reshape(n, group, c // group, math.prod(win.out))
-        return np.asarray(np.matmul(matrix, flat)).reshape(n, w.shape[0], *win.out)
-    y = np.empty((n, group, matrix.shape[1], *win.out), x.dtype)
-    columns = _columns(padded, win, group)
-    row_nbytes = x.itemsize * c * math.prod(win.kernel) * math.prod(win.out[1:])
+def _convolve(
+    x: Tensor, w: Tensor, bias: Tensor | None, win: Windows, group: int, memo: Memo
+) -> Tensor:
+    """[N, group, M/group, out] by the way that copies least."""
+    channels, each, taps = w.shape[1], w.shape[0] // group, math.prod(win.kernel)
+    y = np.empty((x.shape[0], group, each, *win.out), x.dtype)
+    if not y.size:
+        return y
+    if channels and taps > 1 and _is_flat(win, channels, each):
+        grouped = x.reshape(x.shape[0], group, channels, *win.size)
+        if channels >= MIN_TAP_CHANNELS and each <= channels:
+            weights = memo.of(1, "taps", lambda: _tap_first(w, group))
+            _by_taps(grouped, weights, bias, layout(win), y)
+        elif channels == each == 1 and len(win.out) > 1:
+            lines = w.reshape(group, 1, -1, win.kernel[-1])
+            _by_lines(grouped, lines, bias, layout(win), y)
+        else:
+            _by_columns(grouped, w.reshape(group, each, -1), bias, layout(win), y)
+        return y
+    if channels and taps == 1:
+        _pointwise(x, w, win, y)
+    else:
+        _exact(x, w.reshape(group, each, -1), win, y)
+    if bias is not None:
+        y += bias
+    return y
+
+
+def _tap_first(w: Tensor, group: int) -> Tensor:
+    """[taps, group, M/group, C/group]."""
+    shaped = w.reshape(group, w.shape[0] // group, w.shape[1], -1)
+    return np.ascontiguousarray(shaped.transpose(3, 0, 1, 2))
+
+
+def _is_flat(win: Windows, channels: int, each: int) -> bool:
+    """Whether it pays to compute on rows with their padding, as one run of memory."""
+    phases = math.prod(min(s, k) for s, k in zip(win.strides, win.kernel, strict=True))
+    if phases > MAX_PHASES or math.prod(win.kernel) > MAX_TAPS:
+        return False
+    if phases > 1 and channels >= MIN_TAP_CHANNELS:
+        return False
+    waste = math.prod(
+        (o + (k - 1) * d // s) / o
+        for o, k, d, s in zip(
+            win.out[1:], win.kernel[1:], win.dilations[1:], win.strides[1:], strict=True
+        )
+    )
+    return waste <= (1.2 if channels * each > 1024 else 1.6)
+
+
+def _pointwise(x: Tensor, w: Tensor, win: Windows, y: Tensor) -> None:
+    pixels = win.padded(x, 0)[win.tap((0,) * len(win.kernel))]
+    n, group, each = y.shape[:3]
+    flat = pixels.reshape(n, group, w.shape[1], math.prod(win.out))
+    np.matmul(w.reshape(group, each, -1), flat, out=y.reshape(n, group, each, -1))
+
+
+def _exact(x: Tensor, matrix: Tensor, win: Windows, y: Tensor) -> None:
+    """Columns of just the taps of every window, some rows at a time."""
+    group = y.shape[1]
+    columns = _columns(win.padded(x, 0), win, group)
+    row_nbytes = x.itemsize * x.shape[1] * math.prod(win.kernel) * math.prod(win.out[1:])
     rows = max(1, _COLUMN_BYTES // max(1, row_nbytes))
     first = -len(win.out)
-    for image in range(n):
+    for image in range(x.shape[0]):
         for row in range(0, win.out[0], rows):
             at = (slice(None),) * (columns.ndim - 1 + first) + (slice(row, row + rows),)
             part = columns[image][at]
@@ -90,7 +145,6 @@ def _dense(x: Tensor, w: Tensor, win: Windows, group: int) -> Tensor:
             y[image, :, :, row : row + rows] = np.matmul(matrix, flat).reshape(
                 group, matrix.shape[1], *part.shape[first:]
             )
-    return y.reshape(n, w.shape[0], *win.out)
 
 
 def _columns(padded: Tensor, win: Windows, group: int) -> Tensor:
@@ -108,25 +162,124 @@ def _columns(padded: Tensor, win: Windows, group: int) -> Tensor:
     return np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
 
 
-def _depthwise(x: Tensor, w: Tensor, win: Windows, group: int) -> Tensor:
-    n = x.shape[0]
-    multiplier = w.shape[0] // group
-    y = np.zeros((n, group, multiplier, *win.out), x.dtype)
-    weights = w.reshape(group, multiplier, *win.kernel)
-    ones = (1,) * len(win.out)
-    plane = n * multiplier * math.prod(win.out) * x.itemsize
-    step = max(1, _CACHE_BYTES // max(1, plane))
-    for start in range(0, group, step):
-        part = slice(start, start + step)
-        padded = win.padded(x[:, part], 0)
-        total = y[:, part]
-        product = np.empty(total.shape, x.dtype)
-        for tap in win.taps():
-            at: Any = (part, slice(None), *tap)
-            pixels = padded[win.tap(tap)][:, :, None]
-            np.multiply(pixels, weights[at].reshape(-1, multiplier, *ones), out=product)
-            total += product
-    return y.reshape(n, w.shape[0], *win.out)
+def _pieces(groups: int, rows: int, row_nbytes: int) -> Iterator[tuple[slice, slice]]:
+    """Groups and rows to compute together: what they need (`row_nbytes` each) fits the cache."""
+    if rows * row_nbytes <= _PIECE_BYTES:
+        step = max(1, _PIECE_BYTES // max(1, rows * row_nbytes))
+        for start in range(0, groups, step):
+            yield slice(start, min(start + step, groups)), slice(0, rows)
+        return
+    step = max(1, _PIECE_BYTES // row_nbytes)
+    for group in range(groups):
+        for start in range(0, rows, step):
+            yield slice(group, group + 1), slice(start, min(start + step, rows))
+
+
+class _Scratch:
+    """Memory that is used for one array after the other."""
+
+    def __init__(self, dtype: np.dtype[Any]) -> None:
+        self._memory = np.empty(0, dtype)
+
+    def array(self, *shape: int) -> Tensor:
+        """An array of any content; it takes the place of the one before."""
+        size = math.prod(shape)
+        if self._memory.size < size:
+            self._memory = np.empty(size, self._memory.dtype)
+        return self._memory[:size].reshape(shape)
+
+
+def _planes(
+    x: Tensor, image: int, at: slice, rows: slice, lay: Layout, scratch: _Scratch
+) -> Tensor:
+    """[groups, C/group, phases, positions] of some rows of windows. x: [N, group, C, spatial]."""
+    if lay.is_plain(x):
+        flat = x[image, at].reshape(at.stop - at.start, x.shape[2], 1, -1)
+        return flat[..., rows.start * lay.row :]
+    count = rows.stop - rows.start + lay.halo
+    shape = (at.stop - at.start, x.shape[2], len(lay.phases), count)
+    target = scratch.array(*shape, lay.row)
+    lay.fill(target, x[image, at], rows.start)
+    return target.reshape(*shape[:3], count * lay.row)
+
+
+def _store(y: Tensor, total: Tensor, bias: Tensor | None, lay: Layout) -> None:
+    """Drops the positions between rows of `total` [group, M, positions]; adds the bias."""
+    shaped = total.reshape(*y.shape[:3], *lay.size[1:])
+    inside: list[Any] = [..., *(slice(0, o) for o in lay.win.out[1:])]
+    if bias is None:
+        y[...] = shaped[tuple(inside)]
+    else:
+        np.add(shaped[tuple(inside)], bias, out=y)
+
+
+def _by_taps(x: Tensor, weights: Tensor, bias: Tensor | None, lay: Layout, y: Tensor) -> None:
+    """A product for each tap, on shifted views. weights: [taps, group, M/group, C/group]."""
+    n, group, each = y.shape[:3]
+    sums, products, space = _Scratch(y.dtype), _Scratch(y.dtype), _Scratch(y.dtype)
+    row_nbytes = (2 * each + x.shape[2] * len(lay.phases)) * lay.row * y.itemsize
+    for image in range(n):
+        for at, rows in _pieces(group, lay.win.out[0], row_nbytes):
+            data = _planes(x, image, at, rows, lay, space)
+            count = lay.count(rows.stop - rows.start)
+            shape = (at.stop - at.start, each, (rows.stop - rows.start) * lay.row)
+            whole, other = sums.array(*shape), products.array(*shape)
+            total, product = whole[..., :count], other[..., :count]
+            for index, (phase, shift) in enumerate(lay.taps):
+                pixels = data[:, :, phase, shift : shift + count]
+                np.matmul(weights[index, at], pixels, out=product if index else total)
+                if index:
+                    np.add(total, product, out=total)
+            _store(y[image, at, :, rows], whole, None if bias is None else bias[at], lay)
+
+
+def _by_columns(x: Tensor, matrix: Tensor, bias: Tensor | None, lay: Layout, y: Tensor) -> None:
+    """One product of all taps, copied side by side. matrix: [group, M/group, C/group * taps]."""
+    n, group, each = y.shape[:3]
+    channels, taps = x.shape[2], len(lay.taps)
+    sums, copies, space = _Scratch(y.dtype), _Scratch(y.dtype), _Scratch(y.dtype)
+    row_nbytes = (channels * (taps + len(lay.phases)) + each) * lay.row * y.itemsize
+    for image in range(n):
+        for at, rows in _pieces(group, lay.win.out[0], row_nbytes):
+            data = _planes(x, image, at, rows, lay, space)
+            count, groups = lay.count(rows.stop - rows.start), at.stop - at.start
+            columns = copies.array(groups, channels, taps, count)
+            for index, (phase, shift) in enumerate(lay.taps):
+                columns[:, :, index] = data[:, :, phase, shift : shift + count]
+            whole = sums.array(groups, each, (rows.stop - rows.start) * lay.row)
+            flat = columns.reshape(groups, channels * taps, count)
+            np.matmul(matrix[at], flat, out=whole[..., :count])
+            _store(y[image, at, :, rows], whole, None if bias is None else bias[at], lay)
+
+
+def _by_lines(x: Tensor, lines: Tensor, bias: Tensor | None, lay: Layout, y: Tensor) -> None:
+    """One channel a group: a product for each line of the kernel, whose taps are side by side.
+
+    lines: [group, 1, lines, taps of a line].
+    """
+    n, group = y.shape[:2]
+    taps = lines.shape[-1]
+    sums, products = _Scratch(y.dtype), _Scratch(y.dtype)
+    copies, space = _Scratch(y.dtype), _Scratch(y.dtype)
+    row_nbytes = (taps * len(lay.lines) + len(lay.phases) + 2) * lay.row * y.itemsize
+    for image in range(n):
+        for at, rows in _pieces(group, lay.win.out[0], row_nbytes):
+            data = _planes(x, image, at, rows, lay, space)[:, 0]
+            count, groups = lay.count(rows.stop - rows.start), at.stop - at.start
+            span = count + max(shift for _, shift in lay.leads)
+            columns = copies.array(len(lay.lines), groups, taps, span)
+            for index, line in enumerate(lay.lines):
+                for tap, (phase, shift) in enumerate(line):
+                    columns[index, :, tap] = data[:, phase, shift : shift + span]
+            shape = (groups, 1, (rows.stop - rows.start) * lay.row)
+            whole, other = sums.array(*shape), products.array(*shape)
+            total, product = whole[..., :count], other[..., :count]
+            for index, (line_index, shift) in enumerate(lay.leads):
+                pixels = columns[line_index, :, :, shift : shift + count]
+                np.matmul(lines[at, :, index], pixels, out=product if index else total)
+                if index:
+                    np.add(total, product, out=total)
+            _store(y[image, at, :, rows], whole, None if bias is None else bias[at], lay)
 
 
 @cpu_op("ConvTranspose", since=1)

@@ -1,0 +1,87 @@
+"""Every way the NumPy convolution takes, in pieces of any size, against a sum over taps."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpu_fallback import conv, registry
+
+CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
+    "taps": ((2, 16, 7, 11), (12, 16, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "taps, 1-D": ((1, 9, 41), (5, 9, 4), {"dilations": [3], "pads": [2, 0]}),
+    "taps, groups": ((2, 32, 5, 13), (8, 8, 2, 3), {"group": 4, "pads": [0, 2, 1, 0]}),
+    "taps, 3-D": ((1, 8, 5, 6, 11), (3, 8, 2, 3, 2), {"pads": [1, 0, 1, 0, 1, 0]}),
+    "taps without padding": ((1, 8, 9, 30), (4, 8, 3, 1), {}),
+    "columns": ((1, 3, 23, 31), (8, 3, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "columns, cropped": ((1, 3, 23, 31), (8, 3, 3, 3), {"pads": [-2, -1, -1, 3]}),
+    "columns, long stride": ((1, 2, 40, 9), (4, 2, 2, 3), {"strides": [3, 1]}),
+    "lines": ((2, 13, 9, 17), (13, 1, 5, 5), {"group": 13, "pads": [2, 2, 2, 2]}),
+    "lines, strides": ((1, 7, 19, 40), (7, 1, 5, 3), {"group": 7, "strides": [2, 3]}),
+    "lines, dilated": (
+        (1, 7, 19, 40),
+        (7, 1, 3, 4),
+        {"group": 7, "strides": [2, 1], "dilations": [3, 2], "pads": [0, 3, 2, 0]},
+    ),
+    "two outputs a channel": ((1, 5, 9, 14), (10, 1, 3, 3), {"group": 5, "pads": [1, 1, 1, 1]}),
+    "exact": ((1, 6, 3, 3), (40, 6, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "exact, strides": ((2, 32, 9, 9), (16, 32, 3, 3), {"strides": [2, 2]}),
+    "1x1": ((2, 6, 5, 7), (4, 3, 1, 1), {"group": 2, "strides": [2, 1]}),
+}
+
+
+def by_hand(x: Any, w: Any, b: Any, attrs: dict[str, Any]) -> Any:
+    """float64, tap by tap."""
+    rank, group = x.ndim - 2, attrs.get("group", 1)
+    pads = attrs.get("pads", [0] * (2 * rank))
+    strides, spread = attrs.get("strides", [1] * rank), attrs.get("dilations", [1] * rank)
+    for axis in range(rank):
+        for side, at in ((0, pads[axis]), (1, pads[axis + rank])):
+            width = [(0, 0)] * x.ndim
+            width[axis + 2] = (max(at, 0), 0) if side == 0 else (0, max(at, 0))
+            keep = (
+                slice(max(-at, 0), None) if side == 0 else slice(0, x.shape[axis + 2] + min(at, 0))
+            )
+            x = np.pad(x[(slice(None),) * (axis + 2) + (keep,)], width)
+    out = [
+        (n - (k - 1) * d - 1) // s + 1
+        for n, k, d, s in zip(x.shape[2:], w.shape[2:], spread, strides, strict=True)
+    ]
+    parts = x.reshape(x.shape[0], group, -1, *x.shape[2:]).astype(np.float64)
+    kernel = w.reshape(group, -1, *w.shape[1:]).astype(np.float64)
+    y = np.zeros((x.shape[0], group, kernel.shape[1], *out))
+    for tap in itertools.product(*map(range, w.shape[2:])):
+        at = tuple(
+            slice(t * d, t * d + (o - 1) * s + 1, s)
+            for t, d, o, s in zip(tap, spread, out, strides, strict=True)
+        )
+        y += np.einsum("gmc,ngc...->ngm...", kernel[(..., *tap)], parts[(..., *at)])
+    return y.reshape(x.shape[0], -1, *out) + b.reshape(-1, *[1] * rank)
+
+
+@pytest.mark.parametrize("nbytes", [1, 5000, 1 << 20])
+@pytest.mark.parametrize("name", CASES)
+def test_conv(name: str, nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    x_shape, w_shape, attrs = CASES[name]
+    monkeypatch.setattr(conv, "_PIECE_BYTES", nbytes)
+    chance = np.random.default_rng(0)
+    x, w = (chance.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))
+    b = chance.standard_normal(w_shape[0]).astype(np.float32)
+    want = by_hand(x, w, b, attrs)
+    call = registry.prepare("Conv", "", 11, attrs, 1, [1, 2])
+    for _ in range(2):
+        np.testing.assert_allclose(call([x, w, b])[0], want, rtol=2e-5, atol=2e-5)
+    (plain,) = registry.run("Conv", "", 11, attrs, [x, w], 1)
+    np.testing.assert_allclose(plain, want - b.reshape(-1, *[1] * (x.ndim - 2)), rtol=0, atol=2e-5)
+
+
+def test_what_is_remembered_is_only_of_constants() -> None:
+    x_shape, w_shape, attrs = CASES["taps"]
+    chance = np.random.default_rng(0)
+    x, w = (chance.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))
+    call = registry.prepare("Conv", "", 11, attrs, 1)
+    first = call([x, w])[0]
+    np.testing.assert_allclose(call([x, 2 * w])[0], 2 * first, rtol=1e-5)
