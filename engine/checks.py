@@ -65,6 +65,9 @@ def misfit(kernel: Kernel, target: Target) -> str:
     size = kernel.workgroup
     if prod(size) > most or any(a > b for a, b in zip(size, sides, strict=True)):
         return f"its kernel has workgroups of {size} invocations, and {most} are allowed"
+    lacking = sorted(kernel.features - target.features)
+    if lacking:
+        return f"its kernel needs {', '.join(lacking)}, which the device lacks"
     return ""
 
 

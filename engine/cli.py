@@ -79,6 +79,11 @@ def _input_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--adapter", help="index or part of the name; see `devices`")
     parser.add_argument(
+        "--target",
+        choices=("baseline", "adapter"),
+        help="kernels use what every device guarantees, or all that this one offers (default)",
+    )
+    parser.add_argument(
         "--disable", action="append", default=[], metavar="NAME", help="a pass or fusion rule"
     )
 
@@ -105,6 +110,7 @@ def _session(arguments: argparse.Namespace) -> InferenceSession:
         require_gpu=arguments.require_gpu,
         adapter=_adapter(arguments),
         disable=arguments.disable,
+        target=arguments.target,
     )
 
 
@@ -187,6 +193,7 @@ def _bench(arguments: argparse.Namespace) -> None:
             cold=None if arguments.no_cold else _same_inputs(arguments),
             adapter=_adapter(arguments),
             disable=arguments.disable,
+            target=arguments.target,
             progress=progress,
         )
     *lines, verdict = bench_notes(arguments.model.name, results)
@@ -200,6 +207,7 @@ def _same_inputs(arguments: argparse.Namespace) -> list[str]:
     """The arguments of `run` for the inputs of `bench`."""
     pairs = [("--input", i) for i in arguments.input] + [("--dim", d) for d in arguments.dim]
     pairs += [("--disable", name) for name in arguments.disable]
+    pairs += [("--target", arguments.target)] if arguments.target else []
     return [word for pair in pairs for word in pair]
 
 

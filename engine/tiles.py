@@ -12,16 +12,33 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Tile:
-    """Output channels (4 or 8) and pixels that one invocation computes.
+    """Output channels (4, or a multiple of 8) and pixels that one invocation computes.
 
     `wide` stores four pixels at once: the row length must be a multiple of four. `step` is the
-    distance of neighbouring columns in `y` if it is not 1 (an expression).
+    distance of neighbouring columns in `y` if it is not 1 (an expression). With `shared`, the eight
+    invocations of a subgroup compute the same channels, and each loads an eighth of the weights.
     """
 
     rows: int
     columns: int
     wide: bool = False
     step: str = ""
+    shared: bool = False
+
+    @property
+    def builtins(self) -> str:
+        """Parameters of the entry point beyond those that the templates have."""
+        return "    @builtin(subgroup_invocation_id) lane: u32,\n" if self.shared else ""
+
+    def enter(self) -> str:
+        """Defines `tile`. Subgroups stay whole: what is past the end repeats the last tile."""
+        if self.shared:
+            return "    let tile = min(place_in_grid, params.tiles - 1u);"
+        lines = [
+            "let tile = place_in_grid;",
+            "if (tile >= params.tiles || block >= params.blocks) {",
+        ]
+        return _join([*lines, "    return;", "}"], 1)
 
     @property
     def quads(self) -> range:
@@ -40,15 +57,39 @@ class Tile:
         lines += [f"var a{j}_{q} = bias{q};" for j in range(self.columns) for q in self.quads]
         return _join(lines, 1)
 
-    def multiply(self, pixels: Sequence[str], weights: str, indent: int, suffix: str = "") -> str:
-        """Adds the products of `columns` pixels with the weights at element index `weights`."""
-        lines = [f"let w{suffix}_{q} = load4_w({weights} + {4 * q}u);" for q in self.quads]
-        lines += [
-            f"a{j}_{q} += {pixel} * w{suffix}_{q};"
-            for j, pixel in enumerate(pixels)
-            for q in self.quads
-        ]
-        return _join(lines, indent)
+    def multiply(self, taps: Sequence[Sequence[str]], weights: str, suffix: str = "") -> list[str]:
+        """Adds the products of each tap's `columns` pixels with its weights.
+
+        Those of all taps lie one after the other from element index `weights` on.
+        """
+        lines, found = self._weights(len(taps), weights, suffix)
+        for tap, pixels in enumerate(taps):
+            for q in self.quads:
+                name = f"w{suffix}{tap}_{q}"
+                lines.append(f"let {name} = {found[tap * len(self.quads) + q]};")
+                lines += [f"a{j}_{q} += {pixel} * {name};" for j, pixel in enumerate(pixels)]
+        return lines
+
+    def _weights(self, taps: int, at: str, suffix: str) -> tuple[list[str], list[str]]:
+        """Declarations, and for each four weights an expression of them."""
+        count = taps * self.rows
+        if not self.shared:
+            steps = [[at, f"{tap}u * PACK"][: 1 + (tap > 0)] for tap in range(taps)]
+            places = (
+                [*step, f"{4 * q}u"][: len(step) + (q > 0)] for step in steps for q in self.quads
+            )
+            return [], [f"load4_w({' + '.join(place)})" for place in places]
+        lines, found = [], []
+        for start in range(0, count - count % 32, 32):
+            lines.append(f"let s{suffix}{start} = load4_w({at} + {start}u + lane * 4u);")
+            found += [f"subgroupBroadcast(s{suffix}{start}, {lane}u)" for lane in range(8)]
+        for start in range(count - count % 32, count, 8):
+            name = f"s{suffix}{start}"
+            lines.append(f"let {name} = load_w({at} + {start}u + lane);")
+            for first in (0, 4):
+                lanes = (f"subgroupBroadcast({name}, {first + i}u)" for i in range(4))
+                found.append(f"vec4<f32>({', '.join(lanes)})")
+        return lines, found
 
     def store(self) -> str:
         """Stores rows `channel + r` < `channel_end` and columns `column + j` < `column_end`.
@@ -69,6 +110,8 @@ class Tile:
                     f"    if (column + {j}u < column_end) {{ {call} }}" if j else f"    {call}"
                 )
             lines.append("}")
+        if self.shared:
+            lines = ["if (place_in_grid < params.tiles) {", *_indented(lines), "}"]
         return _join(lines, 1)
 
 
@@ -80,15 +123,12 @@ def window(tile: Tile, kernel: int, stride: int, lead: int | None = None) -> str
     """
     count = (tile.columns - 1) * stride + kernel
     lines, names = _pixels(count, lead)
-    parts = [_join(lines, 3)]
-    for tap in range(kernel):
-        pixels = [names[tap + j * stride] for j in range(tile.columns)]
-        parts.append(tile.multiply(pixels, f"at + {tap}u * PACK", 3, str(tap)))
-    return "\n".join(parts)
+    pixels = [[names[tap + j * stride] for j in range(tile.columns)] for tap in range(kernel)]
+    return _join([*lines, *tile.multiply(pixels, "at")], 2)
 
 
 def _pixels(
-    count: int, lead: int | None, row: str = "row", suffix: str = ""
+    count: int, lead: int | None, row: str = "row, limit", suffix: str = ""
 ) -> tuple[list[str], list[str]]:
     """Declarations of `count` neighbouring pixels from `first` on, and their names."""
     names = [f"p{suffix}{i}" for i in range(count)]
@@ -114,45 +154,73 @@ def taps(tile: Tile, kernel: int | None, aligned: bool = False) -> str:
     the first of four neighbours in a row of fours.
     """
     if kernel is None:
-        lines = ["for (var kx = 0u; kx < params.kernel_w; kx++) {"]
-        lines.append("    let start = first + i32(kx * params.dilation_w);")
         found, names = _tap_pixels(tile, aligned, "")
-        body = tile.multiply(names, "at + kx * PACK", 4)
-        head = _join([*lines, *("    " + line for line in found)], 3)
-        return "\n".join([head, body, _join(["}"], 3)])
-    parts = []
+        body = ["let start = first + i32(kx * params.dilation_w);", *found]
+        body += tile.multiply([names], "at + kx * PACK")
+        head = "for (var kx = 0u; kx < params.kernel_w; kx++) {"
+        return _join([head, *_indented(body), "}"], 2)
+    lines: list[str] = []
+    pixels = []
     for tap in range(kernel):
         found, names = _tap_pixels(tile, aligned, f"{tap}_")
-        start = f"let start{tap}_ = first + i32({tap}u * params.dilation_w);"
-        parts.append(_join([start, *found], 3))
-        parts.append(tile.multiply(names, f"at + {tap}u * PACK", 3, str(tap)))
-    return "\n".join(parts)
+        lines += [f"let start{tap}_ = first + i32({tap}u * params.dilation_w);", *found]
+        pixels.append(names)
+    return _join([*lines, *tile.multiply(pixels, "at")], 2)
 
 
 def _tap_pixels(tile: Tile, aligned: bool, suffix: str) -> tuple[list[str], list[str]]:
     """Declarations of the pixels that one tap meets from `start` on, and their names."""
     if aligned:
         lines = [
-            f"let q{suffix}{j} = pixel4(row, start{suffix} + {j});"
+            f"let q{suffix}{j} = pixel4(row, limit, start{suffix} + {j});"
             for j in range(0, tile.columns, 4)
         ]
         return lines, [f"q{suffix}{j - j % 4}[{j % 4}]" for j in range(tile.columns)]
     lines = [
-        f"let p{suffix}{j} = pixel(row, start{suffix} + {j} * i32(params.stride_w));"
+        f"let p{suffix}{j} = pixel(row, limit, start{suffix} + {j} * i32(params.stride_w));"
         for j in range(tile.columns)
     ]
     return lines, [f"p{suffix}{j}" for j in range(tile.columns)]
 
 
-def pointwise(tile: Tile, strided: bool) -> str:
-    """One input channel of a 1x1 convolution; `strided`: pixels are no neighbours in `x`."""
-    if tile.wide and not strided:
-        lines = [f"let v{j} = load4_x(row + offset{j});" for j in range(0, tile.columns, 4)]
-        pixels = [f"v{j - j % 4}[{j % 4}]" for j in range(tile.columns)]
-    else:
-        lines = [f"let p{j} = load_x(row + offset{j});" for j in range(tile.columns)]
-        pixels = [f"p{j}" for j in range(tile.columns)]
-    return _join(lines, 2) + "\n" + tile.multiply(pixels, "at", 2)
+def pointwise(tile: Tile, strided: bool, unroll: int, whole: bool) -> str:
+    """The sum over input channels of a 1x1 convolution, `unroll` of them at a time.
+
+    Loops have a price for each sum they carry. `strided`: pixels are no neighbours in `x`.
+    `whole`: `unroll` divides the channels.
+    """
+    lines = []
+    if unroll > 1:
+        lines = [
+            f"for (var c = {unroll}u; c <= params.group_in; c += {unroll}u) {{",
+            *_indented(_channels(tile, strided, unroll)),
+            "}",
+        ]
+    if unroll == 1 or not whole:
+        start = f"params.group_in / {unroll}u * {unroll}u" if unroll > 1 else "0u"
+        lines += [
+            f"for (var c = {start}; c < params.group_in; c++) {{",
+            *_indented(_channels(tile, strided, 1)),
+            "}",
+        ]
+    return _join(lines, 1)
+
+
+def _channels(tile: Tile, strided: bool, count: int) -> list[str]:
+    """The products of `count` channels."""
+    lines, taps = [], []
+    for c in range(count):
+        row = f"row + {c}u * params.in_plane" if c else "row"
+        if tile.wide and not strided:
+            lines += [
+                f"let v{c}_{j} = load4_x({row} + offset{j});" for j in range(0, tile.columns, 4)
+            ]
+            taps.append([f"v{c}_{j - j % 4}[{j % 4}]" for j in range(tile.columns)])
+        else:
+            lines += [f"let p{c}_{j} = load_x({row} + offset{j});" for j in range(tile.columns)]
+            taps.append([f"p{c}_{j}" for j in range(tile.columns)])
+    lines += tile.multiply(taps, "at")
+    return [*lines, f"at += {count}u * PACK;", f"row += {count}u * params.in_plane;"]
 
 
 def offsets(tile: Tile, strided: bool) -> str:
@@ -247,9 +315,13 @@ class Strip:
 
 def transposed_taps(tile: Tile) -> str:
     """One tap of a transposed convolution: neighbouring outputs of a phase meet neighbours."""
-    lines = [f"let p{j} = pixel(row, iw + {j});" for j in range(tile.columns)]
-    body = tile.multiply([f"p{j}" for j in range(tile.columns)], "at", 3)
-    return _join(lines, 3) + "\n" + body
+    pixels = [f"p{j}" for j in range(tile.columns)]
+    lines = [f"let {name} = pixel(row, iw + {j});" for j, name in enumerate(pixels)]
+    return _join([*lines, *tile.multiply([pixels], "at")], 3)
+
+
+def _indented(lines: Sequence[str]) -> list[str]:
+    return ["    " + line for line in lines]
 
 
 def _join(lines: Sequence[str], indent: int) -> str:

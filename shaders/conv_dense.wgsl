@@ -4,6 +4,7 @@
 // w: [groups, blocks, group_in * kernel_d * kernel_h * kernel_w, PACK] f32, zeros past the last row
 // b: [out_channels] f32, with BIAS
 // y: [N, out_channels, out_d, out_h, out_w] f32
+// BUILTINS, ENTER, START, SUM, STORE: the unrolled tile, from engine/tiles.py
 // flags: BIAS; WIDE: rows of `x` are multiples of four long
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
 // dispatch: x and z count tiles of pixels, y blocks of ROWS channels, uniform if WORKGROUP_Y is 1
@@ -48,14 +49,15 @@ override WORKGROUP_Y: u32 = 1u;
 override PACK: u32 = 8u;
 override ROWS: u32 = 8u;
 
-fn pixel(row: u32, column: i32) -> f32 {
-    let inside = u32(column) < params.in_w;
+// The pixel at `column` of a row that starts at `row`, or 0 outside of [0, limit).
+fn pixel(row: u32, limit: u32, column: i32) -> f32 {
+    let inside = u32(column) < limit;
     return select(0.0, load_x(row + select(0u, u32(column), inside)), inside);
 }
 
 //# if WIDE
-fn pixel4(row: u32, column: i32) -> vec4<f32> {
-    let inside = u32(column) < params.in_w;
+fn pixel4(row: u32, limit: u32, column: i32) -> vec4<f32> {
+    let inside = u32(column) < limit;
     return select(vec4<f32>(), load4_x(row + select(0u, u32(column), inside)), inside);
 }
 //# endif
@@ -65,12 +67,10 @@ fn main(
     @builtin(workgroup_id) workgroup: vec3<u32>,
     @builtin(local_invocation_id) local: vec3<u32>,
     @builtin(num_workgroups) workgroups: vec3<u32>,
-) {
-    let tile = (workgroup.x + workgroup.z * workgroups.x) * WORKGROUP_X + local.x;
+${BUILTINS}) {
+    let place_in_grid = (workgroup.x + workgroup.z * workgroups.x) * WORKGROUP_X + local.x;
     let block = workgroup.y * WORKGROUP_Y + local.y;
-    if (tile >= params.tiles || block >= params.blocks) {
-        return;
-    }
+${ENTER}
     let oh_rest = tile / params.tiles_w;
     let column = (tile % params.tiles_w) * params.columns;
     let oh = oh_rest % params.out_h;
@@ -97,10 +97,11 @@ ${START}
     for (var r = 0u; r < kernel_rows; r++) {
         let iz = first_d + i32(kz * params.dilation_d);
         let ih = first_h + i32(ky * params.dilation_h);
-        if (u32(iz) < params.in_d && u32(ih) < params.in_h) {
-            let row = ((image + u32(iz)) * params.in_h + u32(ih)) * params.in_w;
-${TAPS}
-        }
+        let inside = u32(iz) < params.in_d && u32(ih) < params.in_h;
+        let slice = (image + u32(iz)) * params.in_h + u32(ih);
+        let row = select(0u, slice, inside) * params.in_w;
+        let limit = select(0u, params.in_w, inside);
+${SUM}
         at += params.kernel_w * PACK;
         ky += 1u;
         let slice_done = ky == params.kernel_h;

@@ -4,6 +4,7 @@
 // w: [groups, blocks, group_in, PACK] f32, zeros past the last row
 // b: [out_channels] f32, with BIAS
 // y: [N, out_channels, plane] f32
+// BUILTINS, ENTER, START, SUM, STORE: the unrolled tile, from engine/tiles.py
 // flags: BIAS, STRIDED
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
 // dispatch: x and z count tiles of pixels, y blocks of ROWS channels, uniform if WORKGROUP_Y is 1
@@ -54,12 +55,10 @@ fn main(
     @builtin(workgroup_id) workgroup: vec3<u32>,
     @builtin(local_invocation_id) local: vec3<u32>,
     @builtin(num_workgroups) workgroups: vec3<u32>,
-) {
-    let tile = (workgroup.x + workgroup.z * workgroups.x) * WORKGROUP_X + local.x;
+${BUILTINS}) {
+    let place_in_grid = (workgroup.x + workgroup.z * workgroups.x) * WORKGROUP_X + local.x;
     let block = workgroup.y * WORKGROUP_Y + local.y;
-    if (tile >= params.tiles || block >= params.blocks) {
-        return;
-    }
+${ENTER}
     let n = tile / params.tiles_w;
     let column = (tile % params.tiles_w) * params.columns;
     let group = block / params.group_blocks;
@@ -71,11 +70,7 @@ fn main(
     var at = (group * packs + part / PACK) * params.group_in * PACK + part % PACK;
     var row = (n * params.groups + group) * params.group_in * params.in_plane;
 ${START}
-    for (var c = 0u; c < params.group_in; c++) {
-${TAPS}
-        at += PACK;
-        row += params.in_plane;
-    }
+${SUM}
     let column_end = params.plane;
     let place = (n * params.groups * params.group_out + channel) * params.plane + column;
 ${STORE}

@@ -4,6 +4,7 @@
 // w: [groups, blocks, group_in * kernel_d * kernel_h * kernel_w, PACK] f32, zeros past the last row
 // b: [out_channels] f32, with BIAS
 // y: [N, groups * group_out, out_d, out_h, out_w] f32
+// BUILTINS, ENTER, START, SUM, STORE: the unrolled tile, from engine/tiles.py
 // flags: BIAS
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
 // dispatch: x and z count tiles of pixels that lie stride_w apart, y blocks of ROWS channels
@@ -79,12 +80,10 @@ fn main(
     @builtin(workgroup_id) workgroup: vec3<u32>,
     @builtin(local_invocation_id) local: vec3<u32>,
     @builtin(num_workgroups) workgroups: vec3<u32>,
-) {
-    let tile = (workgroup.x + workgroup.z * workgroups.x) * WORKGROUP_X + local.x;
+${BUILTINS}) {
+    let place_in_grid = (workgroup.x + workgroup.z * workgroups.x) * WORKGROUP_X + local.x;
     let block = workgroup.y * WORKGROUP_Y + local.y;
-    if (tile >= params.tiles || block >= params.blocks) {
-        return;
-    }
+${ENTER}
     let phase_rest = tile / params.tiles_w;
     let column = (tile % params.tiles_w) * params.columns;
     let phase = phase_rest % params.stride_w;
@@ -136,7 +135,7 @@ ${START}
             let row = (((image + c) * params.in_d + u32(iz)) * params.in_h + u32(ih)) * params.in_w;
             let tap = ((c * params.kernel_d + kz) * params.kernel_h + ky) * params.kernel_w + kx;
             let at = base + tap * PACK;
-${TAPS}
+${SUM}
         }
         kx += params.step_w;
         let row_done = kx >= params.kernel_w;

@@ -17,6 +17,8 @@ settings.register_profile("ci", derandomize=True, deadline=None, max_examples=20
 settings.register_profile("long", deadline=None, max_examples=1000)
 settings.load_profile("ci")
 
+os.environ.setdefault("ENGINE_TARGET", "baseline")
+
 GPU_BACKENDS = frozenset({"Vulkan", "Metal", "D3D12"})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from engine.dtypes import FLOAT32
 from engine.errors import ShapeError
 from engine.ir import Array
 from engine.ops import YES, KernelCall, Lowering, NodeView, Stage, Support, linear, no, yes_if
+from engine.target import Target
 from engine.tiles import Tile
 from engine.windows import Windows
 
@@ -47,7 +48,8 @@ class Geometry:
     Attributes:
         win: windows, `size` being that of the input.
         batch, group, group_in, group_out: channels are those of one group.
-        pack: output channels that lie together in the packed weights (4 or 8).
+        pack: output channels that lie together in the packed weights.
+        columns: pixels of an invocation, if those of a subgroup of 8 share weights; else 0.
     """
 
     win: Windows
@@ -56,6 +58,7 @@ class Geometry:
     group_in: Dim
     group_out: Dim
     pack: int
+    columns: int = 0
 
     @property
     def taps(self) -> Dim:
@@ -69,6 +72,47 @@ class Geometry:
 def pack_of(group_out: Dim) -> int:
     """4 for few output channels a group, else 8."""
     return 4 if (bounds(group_out)[1] or 8) <= 4 else 8
+
+
+SHARED_BY = 8
+"""The subgroup size that kernels with shared weights are written for."""
+_SHARED_TILES = ((16, 4, 100), (16, 7, 95), (8, 4, 70))
+"""Output channels, pixels, and relative speed of tiles with shared weights.
+
+Few and of moderate size: a driver takes 0.1 to 0.6 s to compile one.
+"""
+
+
+def shares_weights(target: Target) -> bool:
+    """Whether kernels may share weights within subgroups."""
+    return "subgroups" in target.features and target.subgroup_size == SHARED_BY
+
+
+def shared_tile(group_out: Dim, rows: Dim, width: Dim) -> tuple[int, int]:
+    """Output channels and pixels of an invocation, for `rows` rows of `width` pixels.
+
+    The best tile is fast, and leaves few invocations of a subgroup and few channels idle.
+    """
+
+    def score(tile: tuple[int, int, int]) -> float:
+        channels, columns, speed = tile
+        if channels > 8 and (bounds(group_out)[1] or channels) <= channels // 2:
+            return 0
+        found = float(speed)
+        if isinstance(group_out, int):
+            found *= group_out / max(-(-group_out // channels) * channels, 1)
+        if isinstance(width, int):
+            count = -(-width // columns)
+            found *= width / max(count * columns, 1)
+            if isinstance(rows, int):
+                found *= rows * count / max(-(-rows * count // SHARED_BY) * SHARED_BY, 1)
+            found *= 0.9 if width % 4 and columns == 4 else 1
+        elif columns != 4:
+            return 0
+        return found
+
+    channels, columns, _ = max(_SHARED_TILES, key=score)
+    return channels, columns
 
 
 def trips_of(geo: Geometry, pointwise: bool = False) -> Dim:
@@ -155,6 +199,8 @@ def variants(
     channels. Rows of one block stay uniform over a workgroup where there are tiles enough.
     `step` is the distance of neighbouring pixels in the output if it is not 1 (an expression).
     """
+    if geo.columns:
+        return _shared_variants(geo, width)
     pack = geo.pack
     blocks = geo.group * geo.packs
     many8, many4 = rows * ceildiv(width, 8), rows * ceildiv(width, 4)
@@ -174,6 +220,17 @@ def variants(
         Variant(Tile(4, 4, step=step), (8, 8)),
     ]
     return [v for v in found if wide or not v.tile.wide]
+
+
+def _shared_variants(geo: Geometry, width: Dim) -> list[Variant]:
+    """Small workgroups fill small maps best, but each has its price."""
+    depth = bounds(geo.group_in * geo.taps)[0] or 0
+    lanes = SHARED_BY if depth >= 64 else 8 * SHARED_BY
+    tile = Tile(geo.pack, geo.columns, shared=True)
+    found = [Variant(tile, (lanes, 1))]
+    if geo.columns == 4:
+        found.insert(0, Variant(replace(tile, wide=True), (lanes, 1), (divisible(width, 4),)))
+    return found
 
 
 def tile_call(
@@ -220,7 +277,13 @@ def tile_call(
         params,
         (dmin(groups, LIMIT), ceildiv(geo.group * group_blocks, stack), ceildiv(groups, LIMIT)),
         flags=frozenset({"BIAS"}) if bias else frozenset(),
-        text={"START": tile.start(bias), "TAPS": text, "STORE": tile.store()},
+        text={
+            "BUILTINS": tile.builtins,
+            "ENTER": tile.enter(),
+            "START": tile.start(bias),
+            "SUM": text,
+            "STORE": tile.store(),
+        },
         overrides={
             "WORKGROUP_X": lanes,
             "WORKGROUP_Y": stack,
@@ -228,5 +291,6 @@ def tile_call(
             "ROWS": tile.rows,
         },
         trips=trips_of(geo, shader == "conv_pointwise"),
+        features=frozenset({"subgroups"}) if tile.shared else frozenset(),
         when=variant.when,
     )

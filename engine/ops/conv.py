@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from engine import tiles
-from engine.dims import Dim, Guard, at_least, ceildiv, divisible, is_static, product
+from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, is_static, product
 from engine.errors import ShapeError
 from engine.ir import TensorType
 from engine.ops import (
@@ -29,6 +29,8 @@ from engine.ops._convolution import (
     kernel_of,
     pack_of,
     packed_weights,
+    shared_tile,
+    shares_weights,
     tile_call,
     trips_of,
     variants,
@@ -67,9 +69,14 @@ def geometry(view: NodeView) -> Geometry:
     group = attributes(view)[0]
     x, w = view.shape(0), view.shape(1)
     group_out = w[0] // group
-    return Geometry(
-        _windows(view).without_units(), x[0], group, w[1], group_out, pack_of(group_out)
-    )
+    geo = Geometry(_windows(view).without_units(), x[0], group, w[1], group_out, pack_of(group_out))
+    if not shares_weights(view.target) or (bounds(group_out)[1] or 8) < 8:
+        return geo
+    rows, width = geo.batch * product(geo.win.out[:2]), geo.win.out[2]
+    if _is_pointwise(geo.win):
+        rows, width = geo.batch, product(geo.win.out)
+    pack, columns = shared_tile(group_out, rows, width)
+    return replace(geo, pack=pack, columns=columns)
 
 
 def _is_pointwise(win: Windows) -> bool:
@@ -107,10 +114,14 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     if strided:
         names = ("in_h", "in_w", "out_h", "out_w", "stride_d", "stride_h", "stride_w")
         more.update(zip(names, (*win.size[1:], *win.out[1:], *win.strides), strict=True))
-    tiny = Variant(Tile(geo.pack, 1), (8, 8), (at_least(2, plane),))
+    found = variants(geo, geo.batch, plane)
+    if not geo.columns:
+        found.insert(0, Variant(Tile(geo.pack, 1), (8, 8), (at_least(2, plane),)))
     calls = []
-    for variant in (tiny, *variants(geo, geo.batch, plane)):
-        text = tiles.pointwise(variant.tile, strided)
+    for variant in found:
+        unroll = 4 if variant.tile.columns < 8 else 2
+        whole = divisible(geo.group_in, unroll).known is True
+        text = tiles.pointwise(variant.tile, strided, unroll, whole)
         call = tile_call(
             view, "conv_pointwise", geo, variant, geo.batch, plane, plane, text, weights, more
         )
@@ -148,14 +159,15 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
 def _inner_loops(win: Windows, tile: Tile) -> list[tuple[str, bool]]:
     """Texts of one row of the kernel, and whether each needs rows that are multiples of four."""
     width, step, dilation, pad = win.kernel[2], win.strides[2], win.dilations[2], win.begin[2]
+    aligned = isinstance(pad, int) and tile.columns % 4 == 0
     if isinstance(width, int) and step <= width <= 7 and step <= 2 and dilation == 1:
         found = [(tiles.window(tile, width, step), False)]
-        if isinstance(pad, int) and width > 1:
+        if isinstance(pad, int) and aligned and width > 1:
             found.insert(0, (tiles.window(tile, width, step, pad % 4), True))
         return found
     kernel = width if isinstance(width, int) and width <= 3 else None
     found = [(tiles.taps(tile, kernel), False)]
-    if isinstance(pad, int) and step == 1 and pad % 4 == dilation % 4 == 0:
+    if isinstance(pad, int) and aligned and step == 1 and pad % 4 == dilation % 4 == 0:
         found.insert(0, (tiles.taps(tile, kernel, aligned=True), True))
     return found
 

@@ -20,6 +20,7 @@ import numpy as np
 from engine.bind import MAX_REPEATS
 from engine.errors import DeviceError, ShaderError
 from engine.ir import Array
+from engine.runtime.targets import WGPU_FEATURES, resolve
 from engine.shader import Kernel
 from engine.target import Target
 
@@ -141,7 +142,7 @@ class Device:
             self.wgpu = _usable()[info.index].request_device_sync(
                 label="onnx-wgpu",
                 required_limits=limits,
-                required_features=sorted(target.features),
+                required_features=sorted(WGPU_FEATURES.get(f, f) for f in target.features),
             )
         except (RuntimeError, ValueError) as error:
             raise DeviceError(f"{info.title} gives no device: {error}") from error
@@ -299,18 +300,19 @@ _open: dict[tuple[str, Target], Device] = {}
 _open_lock = threading.Lock()
 
 
-def open_device(adapter: int | str | None = None, target: Target | None = None) -> Device:
+def open_device(adapter: int | str | None = None, target: Target | str | None = None) -> Device:
     """The process's device on an adapter; a new one if the last was lost.
 
     Args:
         adapter: index or part of a name; see `choose_adapter`.
-        target: limits and features to request; the baseline by default.
+        target: limits and features to request: a `Target`, "baseline" or "adapter", which is the
+            default unless the environment variable ENGINE_TARGET says otherwise.
 
-    Raises: DeviceError if there is no adapter or it refuses.
+    Raises: DeviceError if there is no adapter or it refuses, or the target is not known.
     """
     info = choose_adapter(adapter)
-    target = target or Target.baseline()
     with _open_lock:
+        target = resolve(target, _usable()[info.index], info.kind)
         key = (f"{info.index}:{info.title}", target)
         device = _open.get(key)
         if device is None or device.lost:

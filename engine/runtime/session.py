@@ -80,7 +80,9 @@ class InferenceSession:
         require_gpu: refuse the model if any node would run on the CPU.
         adapter: index or part of the name of the GPU; see `onnx-wgpu devices`.
         disable: names of passes and fusion rules to leave out.
-        target: limits and features to request; the WebGPU baseline by default.
+        target: limits and features that kernels may use: a `Target`, "baseline" (what every
+            WebGPU device guarantees) or "adapter" (all that this one offers; the default unless
+            the environment variable ENGINE_TARGET says otherwise).
 
     Raises: ModelError for a malformed model, UnsupportedOpError for an operator that nothing
         implements, DeviceError if `device="gpu"` and there is no adapter.
@@ -96,7 +98,7 @@ class InferenceSession:
         require_gpu: bool = False,
         adapter: int | str | None = None,
         disable: Collection[str] = (),
-        target: Target | None = None,
+        target: Target | str | None = None,
     ) -> None:
         device = _from_providers(providers, device)
         options = Options(device=check_device(device), disable=frozenset(disable))

@@ -76,6 +76,7 @@ def bench(
     cold: Sequence[str] | None = (),
     adapter: int | str | None = None,
     disable: Sequence[str] = (),
+    target: str | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> list[Measurement]:
     """Measures a model on each device; warm calls alternate between the devices.
@@ -87,7 +88,7 @@ def bench(
         repeats: warm calls per device.
         cold: arguments of `onnx-wgpu run` that make the same inputs, to also time a new process
             from its start to the first result; None leaves that out.
-        adapter, disable: as `InferenceSession` takes them.
+        adapter, disable, target: as `InferenceSession` takes them.
         progress: is told what is being done.
     """
     sessions, measured = [], []
@@ -98,7 +99,9 @@ def bench(
             cold_ms = _cold(model, device, adapter, cold)
         progress(f"{device}: creating the session")
         start = time.perf_counter()
-        session = InferenceSession(str(model), device=device, adapter=adapter, disable=disable)
+        session = InferenceSession(
+            str(model), device=device, adapter=adapter, disable=disable, target=target
+        )
         created = time.perf_counter()
         feeds = make_feeds(session)
         progress(f"{device}: first call")

@@ -17,7 +17,8 @@ from cpu_fallback import registry
 from engine import dims
 from engine.errors import ShapeError
 from engine.ops import Lowering, NodeView, definition
-from engine.ops._convolution import Geometry, variants
+from engine.ops._convolution import Geometry, shared_tile, shares_weights, variants
+from engine.target import Target
 from engine.windows import windows
 from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.cpu_fallback.oracle import ort_node
@@ -120,6 +121,9 @@ CONV = [
     conv((1, 8, 24, 40), (64, 8, 3, 3), pads=[1, 1, 1, 1]),
     conv((1, 8, 24, 41), (64, 8, 3, 3), pads=[1, 1, 1, 1]),
     conv((1, 24, 28, 28), (96, 24, 1, 1)),
+    conv((1, 35, 7, 7), (40, 35, 1, 1)),
+    conv((2, 66, 14, 14), (40, 66, 3, 3), pads=[1, 1, 1, 1]),
+    conv((1, 9, 8, 14), (17, 9, 3, 3), pads=[1, 1, 1, 1], strides=[2, 2]),
 ]
 TRANSPOSED = [
     transposed((1, 3, 5, 7), (3, 5, 3, 3)),
@@ -171,9 +175,11 @@ def test_infer(case: OpCase) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("target", ["baseline", "adapter"])
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase, dynamic: bool) -> None:
+def test_gpu(case: OpCase, dynamic: bool, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_TARGET", target)
     check_gpu(case.replace(constants=()) if dynamic else case, dynamic=dynamic)
 
 
@@ -211,13 +217,15 @@ def drawn(draw: st.DrawFn) -> OpCase:
 
 @pytest.mark.gpu
 @settings(max_examples=15)
-@given(drawn(), st.booleans())
-def test_drawn_cases(case: OpCase, dynamic: bool) -> None:
+@given(drawn(), st.booleans(), st.sampled_from(("baseline", "adapter")))
+def test_drawn_cases(case: OpCase, dynamic: bool, target: str) -> None:
     try:
         registry.run(case.op, "", 22, dict(case.attrs), arrays(case), 1)
     except ValueError:
         reject()
-    check_gpu(case.replace(constants=()) if dynamic else case, dynamic=dynamic)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ENGINE_TARGET", target)
+        check_gpu(case.replace(constants=()) if dynamic else case, dynamic=dynamic)
 
 
 @pytest.mark.gpu
@@ -328,6 +336,22 @@ def test_small_maps_get_small_tiles() -> None:
     assert choice(64, 56) == (8, 8, (64, 1))
     assert choice(256, 14) == (8, 4, (64, 1))
     assert choice(32, 7) == (4, 4, (8, 8))
+
+
+def test_tiles_with_shared_weights_fill_subgroups() -> None:
+    assert shared_tile(64, 1, 56 * 56) == (16, 4)
+    assert shared_tile(512, 1, 7 * 7) == (16, 7)
+    assert shared_tile(512, 7, 7) == (16, 7)
+    assert shared_tile(8, 1, 56 * 56) == (8, 4)
+    assert shared_tile(dims.symbol("c"), dims.symbol("n"), dims.symbol("w")) == (16, 4)
+
+
+def test_weights_are_shared_where_subgroups_have_the_right_size() -> None:
+    assert not shares_weights(Target.baseline())
+    for size, expected in ((8, True), (4, False), (32, False), (0, False)):
+        target = Target(subgroup_size=size, features=frozenset({"subgroups"}))
+        assert shares_weights(target) == expected
+    assert not shares_weights(Target(subgroup_size=8))
 
 
 def test_weights_that_are_no_constants_are_packed_on_the_gpu() -> None:

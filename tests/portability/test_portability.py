@@ -108,7 +108,7 @@ def test_every_combination_of_flags_compiles(stem: str, whole_run: bool) -> None
     kernels = variants(stem, recorded)
     assert kernels
     for kernel in kernels:
-        open_device().pipeline(kernel)
+        open_device(target="adapter" if kernel.features else None).pipeline(kernel)
 
 
 def test_tint_compiles_every_kernel(whole_run: bool) -> None:
