@@ -20,8 +20,9 @@ from engine.ir import Array, Graph, Node, TensorType, Value
 from engine.passes import PipelineResult
 from engine.plan import Plan
 from engine.runtime.constants import ConstantStore
+from engine.runtime.context import WideInputError
 from engine.runtime.device import Device
-from engine.runtime.executor import Executor, WideInputError
+from engine.runtime.executor import Executor
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue
 from engine.target import Target

@@ -13,7 +13,7 @@ import wgpu
 from engine.errors import DeviceError, PlanError
 from engine.explain import NodeRow
 from engine.ir import Array
-from engine.runtime import executor as executor_module
+from engine.runtime import recorder as recorder_module
 from engine.runtime.device import Device, open_device
 from engine.runtime.session import InferenceSession
 from engine.target import Target
@@ -155,11 +155,11 @@ def test_a_batch_is_split_where_it_would_run_too_long(monkeypatch: pytest.Monkey
         bound = session._runner.prepared[0].executor.binder.bind(0, {"m": 30, "n": 20})
         ns = [bound.chosen[i].predicted_ns for i in range(len(plan.dispatches))]
         assert all(n >= plan.profile.launch_ns for n in ns)
-        monkeypatch.setattr(executor_module, "MAX_SUBMIT_NS", 3 * max(ns))
+        monkeypatch.setattr(recorder_module, "MAX_SUBMIT_NS", 3 * max(ns))
         (got,) = session.run(None, {"s0": x})
         assert 24 // 3 <= session.times.submits <= 24 // 2
         np.testing.assert_array_equal(got, want)
-        monkeypatch.setattr(executor_module, "MAX_SUBMIT_NS", 1)
+        monkeypatch.setattr(recorder_module, "MAX_SUBMIT_NS", 1)
         (got,) = session.run(None, {"s0": x})
         assert session.times.submits == session.times.dispatches
         np.testing.assert_array_equal(got, want)

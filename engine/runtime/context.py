@@ -1,0 +1,58 @@
+"""ExecutionContext: the state of one call of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from engine.bind import Bound, Chosen
+from engine.errors import EngineError
+from engine.runtime.timing import CallTimes
+from engine.runtime.values import DeviceValue
+
+
+class WideInputError(EngineError):
+    """An int64 value to be uploaded does not fit int32; `name` is the value."""
+
+    def __init__(self, name: str, message: str) -> None:
+        super().__init__(f"value {name!r}: {message}")
+        self.name = name
+
+
+@dataclass
+class ExecutionContext:
+    """State of one call.
+
+    Attributes:
+        host: values on the host by name.
+        external: values in buffers that do not belong to the plan: device inputs and outputs.
+        binding: the symbols bound so far.
+        bound: the numbers of each epoch bound so far.
+        times: where the time goes.
+        uses: how often each host value is still read.
+        grown: for outputs that grow in place, the input whose buffer they are in.
+        wanted: values of GPU buffers that are needed on the host.
+        encoder, compute: the command encoder and compute pass being recorded, if any.
+        on_device: outputs that stay on the device.
+        arrived: inputs that lie on the device, as values.
+        recorded_ns: predicted time of the dispatches recorded since the last submit.
+        chosen, shapes: what the epochs bound so far say, together.
+        submitted: downloads that were encoded and not yet collected.
+    """
+
+    host: dict[str, Any]
+    external: dict[str, Any]
+    binding: dict[str, int]
+    times: CallTimes
+    bound: list[Bound] = field(default_factory=list)
+    uses: dict[str, int] = field(default_factory=dict)
+    grown: dict[str, DeviceValue] = field(default_factory=dict)
+    wanted: frozenset[str] = frozenset()
+    on_device: frozenset[str] = frozenset()
+    arrived: dict[str, DeviceValue] = field(default_factory=dict)
+    encoder: Any = None
+    compute: Any = None
+    recorded_ns: int = 0
+    chosen: dict[int, Chosen] = field(default_factory=dict)
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    submitted: list[str] = field(default_factory=list)

@@ -1,0 +1,233 @@
+"""Recorder: the GPU side of one plan: its buffers, bind groups and staging, and its commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.bind import Binder, Bound
+from engine.errors import DeviceError, PlanError
+from engine.ir import Array
+from engine.layout import Storage
+from engine.plan import Plan
+from engine.runtime.constants import ConstantStore
+from engine.runtime.context import ExecutionContext
+from engine.runtime.device import READBACK, REPEAT_NBYTES, STORAGE, UNIFORM, Device, Pipeline
+
+MAX_SUBMIT_NS = 200_000_000
+"""Most predicted time of a submit: watchdogs of phones and of Windows end what takes seconds."""
+
+
+class Recorder:
+    """Records the dispatches and downloads of calls; made once per plan.
+
+    Args:
+        plan: what to record.
+        binder: the plan's; it places the uniform words.
+        device: where; None for a plan without GPU steps.
+        constants: the session's weights on the device.
+        note: is told the keys of nodes that were dispatched, and "gpu".
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        binder: Binder,
+        device: Device | None,
+        constants: ConstantStore | None,
+        note: Callable[[Collection[str], str], None],
+    ) -> None:
+        self.plan = plan
+        self.binder = binder
+        self.device = device
+        self.constants = constants
+        self._note = note
+        self._dispatches = plan.dispatches
+        self._slots: list[Any] = [None] * len(plan.memory.slots)
+        self._fixed: dict[str, Any] = {}
+        self._staging: dict[str, Any] = {}
+        self._groups: dict[tuple[int, int], tuple[tuple[int, ...], Pipeline, Any]] = {}
+        self._params: Any = None
+        self._written: dict[int, bytes] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the activation buffers on the device."""
+        return sum(int(b.size) for b in self._slots if b is not None)
+
+    def compile_all(self) -> None:
+        """Compiles every variant: sizes vary, so any of them may be wanted by the next call."""
+        if self.device is not None:
+            for kernel in self.plan.kernels:
+                self.device.pipeline(kernel)
+
+    def prepare_buffers(self, bound: Bound) -> None:
+        """Makes slots as large as the sizes just bound need them, and writes their parameters."""
+        device = self.required()
+        for slot, nbytes in bound.slot_nbytes.items():
+            buffer = self._slots[slot]
+            if buffer is None or buffer.size < nbytes:
+                self._slots[slot] = device.buffer(f"slot {slot}", nbytes, STORAGE)
+        if bound.params and self._written.get(bound.params_offset) != bound.params:
+            if self._params is None:
+                self._params = device.buffer("params", self.binder.params_nbytes, UNIFORM)
+            device.write(self._params, bound.params, bound.params_offset)
+            self._written[bound.params_offset] = bound.params
+
+    def reserve_outputs(self, context: ExecutionContext) -> None:
+        """Gives outputs that stay on the device buffers of their own, once sizes are known."""
+        for name in context.on_device:
+            root = self.plan.root(name)
+            if root in self.plan.memory.slot_of and root not in context.external:
+                if root not in context.shapes:
+                    continue
+                nbytes = self._storage(root).nbytes(context.shapes[root])
+                context.external[root] = self.required().buffer(name, int(nbytes))  # type: ignore[arg-type]
+
+    def required(self) -> Device:
+        """The device. Raises: DeviceError if the session has none."""
+        if self.device is None:
+            raise DeviceError("this session has no GPU device")
+        return self.device
+
+    def _storage(self, name: str) -> Storage:
+        return self.plan.storages[name]
+
+    def buffer(self, context: ExecutionContext, name: str) -> Any:
+        """The buffer that holds `name` in this call."""
+        found = context.external.get(name)
+        if found is not None:
+            return found
+        slot = self.plan.memory.slot_of.get(name)
+        if slot is not None:
+            return self._slots[slot]
+        if name not in self._fixed:
+            self._fixed[name] = self._constant(name)
+        return self._fixed[name]
+
+    def _constant(self, name: str) -> Any:
+        if self.constants is None:
+            raise DeviceError("this session has no GPU device")
+        derived = self.plan.derived.get(name)
+        source = derived.source if derived is not None else name
+        array = self.plan.graph.constant(source)
+        if array is None:
+            raise PlanError(f"no buffer holds {name!r}")
+        if derived is not None:
+            return self.constants.buffer(array, self._storage(name), derived.recipe, derived.make)
+        return self.constants.buffer(array, self._storage(name))
+
+    def write(self, context: ExecutionContext, name: str, words: Array) -> None:
+        """Uploads the buffer words of a value."""
+        self.required().write(self.buffer(context, name), words)
+
+    def encode(self, context: ExecutionContext, turns: Sequence[int]) -> None:
+        """Records dispatches, in turn for each repetition."""
+        chosen = [context.chosen[index] for index in turns]
+        for repetition in range(max(c[2] for c in chosen)):
+            for index, (_, grid, repeats, predicted_ns) in zip(turns, chosen, strict=True):
+                if grid is None or repetition >= repeats:
+                    continue
+                if context.recorded_ns and context.recorded_ns + predicted_ns > MAX_SUBMIT_NS:
+                    self.submit(context)
+                context.recorded_ns += predicted_ns
+                self._record(context, index, grid, repetition)
+
+    def _record(
+        self,
+        context: ExecutionContext,
+        index: int,
+        grid: tuple[int, int, int],
+        repetition: int,
+    ) -> None:
+        choice = context.chosen[index][0]
+        dispatch = self._dispatches[index]
+        with context.times.phase("encode"):
+            variant = dispatch.variants[choice]
+            buffers = [self.buffer(context, name) for name in variant.values]
+            uids = tuple(b.uid for b in buffers)
+            found = self._groups.get((index, choice))
+            if found is None or found[0] != uids:
+                made = self._make_group(index, choice, variant.kernel, buffers)
+                found = self._groups[index, choice] = (uids, *made)
+            if context.compute is None:
+                self._open(context)
+                context.compute = context.encoder.begin_compute_pass()
+            _, pipeline, group = found
+            context.compute.set_pipeline(pipeline.pipeline)
+            offsets = [repetition * REPEAT_NBYTES] if pipeline.kernel.repeats else []
+            context.compute.set_bind_group(0, group, offsets)
+            context.compute.dispatch_workgroups(*grid)
+            context.times.dispatches += 1
+            self._note(dispatch.nodes, "gpu")
+
+    def _make_group(
+        self, index: int, choice: int, kernel: int, buffers: list[Any]
+    ) -> tuple[Pipeline, Any]:
+        device = self.required()
+        pipeline = device.pipeline(self.plan.kernels[kernel])
+        offset = self.binder.params_offsets[index, choice]
+        group = device.bind_group(pipeline, buffers, self._params, offset)
+        return pipeline, group
+
+    def _open(self, context: ExecutionContext) -> None:
+        if context.encoder is None:
+            device = self.required()
+            device.require()
+            context.encoder = device.wgpu.create_command_encoder()
+
+    def _close_pass(self, context: ExecutionContext) -> None:
+        if context.compute is not None:
+            context.compute.end()
+            context.compute = None
+
+    def download(self, context: ExecutionContext, name: str) -> None:
+        """Records the copy of a value into its staging buffer."""
+        shape = context.shapes[name]
+        if 0 in shape:
+            context.host[name] = np.empty(shape, self.plan.tensor(name).dtype.numpy)
+            return
+        self._close_pass(context)
+        self._open(context)
+        nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
+        staging = self._staging.get(name)
+        if staging is None or staging.size < nbytes:
+            staging = self._staging[name] = self.required().buffer(f"read {name}", nbytes, READBACK)
+        source = self.buffer(context, name)
+        context.encoder.copy_buffer_to_buffer(source, 0, staging, 0, nbytes)
+        context.submitted.append(name)
+
+    def submit(self, context: ExecutionContext) -> None:
+        """Submits what was recorded, if anything was."""
+        self._close_pass(context)
+        if context.encoder is None:
+            return
+        with context.times.phase("encode"):
+            encoder, context.encoder = context.encoder, None
+            context.recorded_ns = 0
+            context.times.submits += 1
+            self.required().submit(encoder)
+
+    def collect(self, context: ExecutionContext, values: tuple[str, ...]) -> None:
+        """Waits for downloads, and puts them among the host's values."""
+        for name in values:
+            if name not in context.submitted:
+                continue
+            staging = self._staging[name]
+            with context.times.phase("wait"), self.required().guarded(f"reading {name!r}"):
+                staging.map_sync("READ")
+            try:
+                with context.times.phase("download"):
+                    context.host[name] = self._read(context, name, staging)
+            finally:
+                staging.unmap()
+            context.submitted.remove(name)
+
+    def _read(self, context: ExecutionContext, name: str, staging: Any) -> Array:
+        shape = context.shapes[name]
+        nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
+        words = staging.read_mapped(0, nbytes, copy=False)
+        context.times.downloaded_nbytes += nbytes
+        return self._storage(name).from_device(words, self.plan.tensor(name).dtype, shape)
