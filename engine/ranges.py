@@ -22,8 +22,8 @@ from engine.dtypes import DType
 from engine.intervals import Interval
 from engine.ir import Array, Graph, Node
 
-MAX_SIZE = 1 << 30
-"""What a symbol may stand for at most where a proof depends on it."""
+MAX_SIZE = (1 << 30) - 1
+"""What a symbol may stand for at most where a proof depends on it: the sum of two fits int32."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def _size_guards(graph: Graph, fixed: Mapping[str, int]) -> tuple[Guard, ...]:
     shapes = [v.tensor.shape or () for v in graph.values.values() if v.tensor is not None]
     names = {name for shape in shapes for dim in shape for name in dims.symbols_of(dim)}
     return tuple(
-        dims.at_least(MAX_SIZE, dims.symbol(name), f"{name} is at most 2**30")
+        dims.at_least(MAX_SIZE, dims.symbol(name), f"{name} is below 2**30")
         for name in sorted(names - fixed.keys())
     )
 

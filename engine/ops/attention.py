@@ -35,8 +35,10 @@ from engine.ops._variants import MAX_TRIPS, choose
 MAX_VALUE_SIZE = 256
 FEW_ROWS = 8
 """Rows that share a key head below which each gets a workgroup."""
-TILE = Tile(8, 4, 8)
-"""Fast on GPUs with waves of 64; software Vulkan prefers Tile(8, 8, 4) by a seventh."""
+TILES = ((64, Tile(8, 4, 8)), (MAX_VALUE_SIZE, Tile(4, 4, 8)))
+"""Up to which value size registers hold a tile. Workgroups of 64 fill the waves of every GPU;
+software Vulkan prefers Tile(8, 8, 4) by a seventh."""
+TILE_KEYS = 32
 ROW_KEYS = 256
 UNBOUNDED = 1 << 30
 
@@ -146,7 +148,7 @@ def _supports(view: NodeView) -> Support:
     if reason:
         return no(reason)
     _, k, _ = _operands(view)
-    tiles = ((TILE.all_keys, _tile_trips(k.size, False)), (ROW_KEYS, _tile_trips(k.size, True)))
+    tiles = ((TILE_KEYS, _tile_trips(k.size, False)), (ROW_KEYS, _tile_trips(k.size, True)))
     most = min(MAX_TRIPS // int(trips) * keys for keys, trips in tiles)  # type: ignore[arg-type]
     return yes_if(at_least(most, k.length, f"there are at most {most} keys"))
 
@@ -154,7 +156,7 @@ def _supports(view: NodeView) -> Support:
 def _tile_trips(size: Dim, few: bool) -> Dim:
     """Loop iterations of an invocation for one tile of keys."""
     products = ceildiv(size, 4)
-    return ROW_KEYS + ROW_KEYS // 64 * (products + 3) + 32 if few else TILE.all_keys + products + 12
+    return ROW_KEYS + ROW_KEYS // 64 * (products + 3) + 32 if few else TILE_KEYS + products + 12
 
 
 def _words(view: NodeView) -> tuple[dict[str, Dim | float], dict[str, str], set[str]]:
@@ -212,18 +214,20 @@ def _lower(view: Lowering) -> Sequence[Stage]:
     if size % 4 == 0:
         flags.add("VEC4")
 
+    tile = next(tile for most, tile in TILES if value_size <= most)
+
     def call(few: bool) -> KernelCall:
         rows = q.length * groups
-        tiles = ceildiv(k.length, ROW_KEYS if few else TILE.all_keys)
+        tiles = ceildiv(k.length, ROW_KEYS if few else TILE_KEYS)
         wide = {"WIDE"} if value_size % 4 == 0 and not few else set()
         return KernelCall(
             "attention_row" if few else "attention",
             tensors,
             words,
-            (rows if few else ceildiv(rows, TILE.all_rows), k.heads, q.batch),
+            (rows if few else ceildiv(rows, tile.all_rows), k.heads, q.batch),
             frozenset(flags | wide),
-            row_text(value_size) if few else tile_text(TILE, value_size),
-            {} if few else {"WORKGROUP_SIZE": TILE.stacks * PARTS},
+            row_text(value_size) if few else tile_text(tile, value_size),
+            {} if few else {"WORKGROUP_SIZE": tile.stacks * PARTS},
             extra_params=tuple(kinds.items()),
             trips=tiles * _tile_trips(size, few) + 16,
             when=(at_least(FEW_ROWS - 1, rows),) if few else (),

@@ -1,11 +1,11 @@
-"""Operators of com.microsoft: types only, they run on the CPU."""
+"""Operators of com.microsoft: types only; they become standard ones, or run on the CPU."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.dims import Dim
-from engine.dtypes import FLOAT32
+from engine.dims import Dim, floordiv
+from engine.dtypes import FLOAT32, INT32
 from engine.errors import ShapeError
 from engine.ir import Shape, TensorType, ValueType
 from engine.ops import Infer, InferView, NodeView, OpDef, register
@@ -63,6 +63,53 @@ def _matmul_n_bits(view: InferView) -> list[ValueType]:
     return [TensorType(view.dtype(0), (*view.shape(0)[:-1], int(view.attr("N"))))]
 
 
+def _length(view: NodeView, index: int) -> Dim:
+    """Size of the cache behind input `index`, 0 without it."""
+    return view.shape(index)[2] if view.has(index) else 0
+
+
+def _heads(view: NodeView, part: int, heads: Dim) -> Shape:
+    """[batch, heads, length, size] of queries (0), keys (1) or values (2), packed or not."""
+    index = part
+    if len(view.shape(0)) == 5:
+        index = 0
+    elif view.has(1) and len(view.shape(1)) == 5 and part:
+        index = 1
+    shape = view.shape(index)
+    if len(shape) == 5:
+        return (shape[0], shape[2], shape[1], shape[4])
+    if len(shape) == 4:
+        return shape
+    return (shape[0], heads, shape[1], floordiv(shape[2], heads))
+
+
+def _multi_head(view: InferView) -> list[ValueType]:
+    heads = int(view.attr("num_heads"))
+    q, k, v = (_heads(view, i, heads) for i in range(3))
+    past = _length(view, 6)
+    dtype = view.dtype(0)
+    caches = [TensorType(dtype, (x[0], x[1], past + x[2], x[3])) for x in (k, v)]
+    scores = TensorType(dtype, (q[0], q[1], q[2], past + k[2]))
+    return [TensorType(dtype, (q[0], q[2], q[1] * v[3])), *caches, scores]
+
+
+def _self_attention(view: InferView) -> list[ValueType]:
+    batch, length, _ = view.shape(0)
+    sizes = view.attr("qkv_hidden_sizes")
+    width: Dim = int(sizes[2]) if sizes else floordiv(view.shape(1)[1], 3)
+    size = floordiv(width, int(view.attr("num_heads")))
+    past = view.shape(4)[3] if view.has(4) else 0
+    present = (2, batch, int(view.attr("num_heads")), past + length, size)
+    dtype = view.dtype(0)
+    return [TensorType(dtype, (batch, length, width)), TensorType(dtype, present)]
+
+
+def _embedding(view: InferView) -> list[ValueType]:
+    dtype, ids = view.dtype(2), view.shape(0)
+    total = TensorType(dtype, (*ids, view.shape(2)[1]))
+    return [total, TensorType(INT32, (ids[0],)), total]
+
+
 def _ops(infer: Infer, *op_types: str) -> Sequence[OpDef]:
     return [register(OpDef(name, domain=DOMAIN, infer=infer)) for name in op_types]
 
@@ -73,3 +120,7 @@ _ops(_float_product, "DynamicQuantizeMatMul")
 _ops(_lstm, "DynamicQuantizeLSTM")
 _ops(_skip_normalization, "SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
 _ops(_matmul_n_bits, "MatMulNBits")
+_ops(keep_type, "RotaryEmbedding")
+_ops(_multi_head, "MultiHeadAttention")
+_ops(_self_attention, "Attention")
+_ops(_embedding, "EmbedLayerNormalization")

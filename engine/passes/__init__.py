@@ -23,8 +23,10 @@ from engine.passes.fuse_activations import fuse_activations
 from engine.passes.fuse_gelu import fuse_gelu
 from engine.passes.fuse_layernorm import fuse_layernorm
 from engine.passes.infer import infer
+from engine.passes.lower_contrib import lower_contrib
 from engine.passes.merge_views import merge_views
 from engine.passes.sink_pad import sink_pad
+from engine.passes.split_cache import split_cache
 
 __all__ = ["PIPELINE", "Pass", "PassResult", "PipelineResult", "PipelineStep", "run_passes"]
 
@@ -62,6 +64,16 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "every later pass reads types, sizes and constants",
         required=True,
         takes_binding=True,
+    ),
+    PipelineStep(
+        "lower_contrib",
+        lower_contrib,
+        "standard operators have kernels and are known to the passes below",
+    ),
+    PipelineStep(
+        "split_cache",
+        split_cache,
+        "what is left is an Attention that a kernel takes, and a Concat that grows in place",
     ),
     PipelineStep(
         "cast_like",

@@ -6,11 +6,17 @@ import pytest
 
 from engine.ops import lookup
 from tests.cpu_fallback.test_contrib import CASES, MS
+from tests.cpu_fallback.test_contrib_attention import CASES as ATTENTION
 from tests.ops.harness import OpCase, case_id, check_infer
 
 TYPED = [
     OpCase(op, tuple(inputs), attrs, domain=MS, opset=1)
     for op, inputs, attrs in CASES
+    if lookup(op, 1, MS) is not None
+]
+TYPED += [
+    OpCase(op, tuple(inputs), attrs, outputs, domain=MS, opset=1, name=f"{op}-{number}")
+    for number, (op, inputs, attrs, outputs) in enumerate(ATTENTION)
     if lookup(op, 1, MS) is not None
 ]
 
