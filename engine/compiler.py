@@ -193,6 +193,19 @@ def appending_concats(graph: Graph) -> Mapping[str, Append]:
     return found
 
 
+_CACHES = {("", "Attention"): (4, 5), ("com.microsoft", "MultiHeadAttention"): (6, 7)}
+"""Operators that passes split caches off from, as Concats: inputs of the past."""
+
+
+def growing_pairs(graph: Graph) -> frozenset[tuple[str, str]]:
+    """Graph inputs and outputs that append to them, in the model as it was written."""
+    pairs = {(a.past, a.grown) for a in appending_concats(graph).values()}
+    for node in graph.nodes:
+        pasts = (node.input(i) for i in _CACHES.get((node.domain, node.op_type), ()))
+        pairs.update((p, n) for p, n in zip(pasts, node.outputs[1:3], strict=False) if p and n)
+    return frozenset((p, n) for p, n in pairs if p in graph.inputs and graph.is_output(n))
+
+
 def _appends(graph: Graph, options: Options, on_gpu: Collection[str]) -> Mapping[str, Append]:
     """The Concats that this plan computes by appending in place."""
     return {

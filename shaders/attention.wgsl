@@ -21,16 +21,16 @@ struct Params {
     scale: f32,
     q_batch: u32,
     q_head: u32,
-    q_row: u32,
+    q_stride: u32,
     k_batch: u32,
     k_head: u32,
-    k_row: u32,
+    k_stride: u32,
     v_batch: u32,
     v_head: u32,
-    v_row: u32,
+    v_stride: u32,
     y_batch: u32,
     y_head: u32,
-    y_row: u32,
+    y_stride: u32,
 }
 @group(0) @binding(0) var<storage, read> q: array<T>;
 @group(0) @binding(1) var<storage, read> k: array<T>;

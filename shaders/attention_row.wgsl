@@ -19,16 +19,16 @@ struct Params {
     scale: f32,
     q_batch: u32,
     q_head: u32,
-    q_row: u32,
+    q_stride: u32,
     k_batch: u32,
     k_head: u32,
-    k_row: u32,
+    k_stride: u32,
     v_batch: u32,
     v_head: u32,
-    v_row: u32,
+    v_stride: u32,
     y_batch: u32,
     y_head: u32,
-    y_row: u32,
+    y_stride: u32,
 }
 @group(0) @binding(0) var<storage, read> q: array<T>;
 @group(0) @binding(1) var<storage, read> k: array<T>;
@@ -67,7 +67,7 @@ ${COLUMNS}
     for (var tile = 0u; tile < keys; tile += 256u) {
         var top = -infinity_f32();
         for (var i = lane; i < 256u; i += WORKGROUP_SIZE) {
-            let at = k_start + min(tile + i, params.keys - 1u) * params.k_row;
+            let at = k_start + min(tile + i, params.keys - 1u) * params.k_stride;
             var products = vec4<f32>();
             for (var j = 0u; j < params.size; j += 4u) {
                 products += q4(query.q, j) * k4(at, j);
@@ -92,7 +92,7 @@ ${RESCALE}
         let count = min(256u, keys - tile);
         for (var i = 0u; i < count; i += 1u) {
             let w = weights[i];
-            let value = v_start + (tile + i) * params.v_row;
+            let value = v_start + (tile + i) * params.v_stride;
 ${ADD}
         }
         workgroupBarrier();

@@ -85,7 +85,7 @@ def _tile_start(tile: Tile, groups: range) -> Iterator[str]:
     yield f"for (var tile = 0u; tile < end; tile += {tile.all_keys}u) {{"
     yield f"    let key = tile + part * {tile.keys}u;"
     for c in range(tile.keys):
-        yield f"    let key{c} = k_start + min(key + {c}u, last_key) * params.k_row;"
+        yield f"    let key{c} = k_start + min(key + {c}u, last_key) * params.k_stride;"
 
 
 def _products(tile: Tile) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _values(tile: Tile, groups: range) -> Iterator[str]:
     yield f"    let count = min({tile.all_keys}u, end - tile);"
     yield "    for (var i = 0u; i < count; i += 4u) {"
     for c in range(4):
-        yield f"        let v_{c} = v_start + min(tile + i + {c}u, last_key) * params.v_row;"
+        yield f"        let v_{c} = v_start + min(tile + i + {c}u, last_key) * params.v_stride;"
         for f in tile.fours:
             yield f"        let w{c}_{f} = {tile.weight(f'i + {c}u', f)};"
         for n in groups:

@@ -206,7 +206,7 @@ def _lower(view: Lowering) -> Sequence[Stage]:
         "scale": float(size**-0.5 if scale is None else scale),
     }
     for name, operand in (("q", q), ("k", k), ("v", v), ("y", y)):
-        places = (f"{name}_batch", f"{name}_head", f"{name}_row")
+        places = (f"{name}_batch", f"{name}_head", f"{name}_stride")
         words |= dict(zip(places, operand.strides, strict=True))
     names = {Q: "q", K: "k", V: "v", MASK: "attn_mask", VALID: "nonpad_kv_seqlen"}
     tensors = {name: view.node.inputs[i] for i, name in names.items() if view.has(i)}

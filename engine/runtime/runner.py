@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from engine.checks import GuardTable, LimitError
-from engine.compiler import Options, appending_concats, compile_graph, optimise, planning_inputs
+from engine.compiler import Options, compile_graph, growing_pairs, optimise, planning_inputs
 from engine.costs import DeviceProfile
 from engine.dims import evaluate, substitute, symbol, symbols_of
 from engine.dtypes import from_numpy
@@ -75,7 +75,7 @@ class Runner:
         self.constants = constants
         self.prepared: list[Prepared] = []
         self.compiled = 0
-        self._appending = appending_concats(self.graph)
+        self._appending = growing_pairs(self.graph)
         self.planning = () if device is None or is_body else planning_inputs(self.graph)
         self._contents: set[tuple[Any, ...]] = set()
         self.lock = threading.RLock()
@@ -115,9 +115,9 @@ class Runner:
     ) -> frozenset[tuple[str, str]]:
         """Pairs of an input and an output, both on the device: the second appends to the first."""
         return frozenset(
-            (a.past, a.grown)
-            for a in self._appending.values()
-            if a.grown in on_device and isinstance(feeds.get(a.past), DeviceValue)
+            (past, grown)
+            for past, grown in self._appending
+            if grown in on_device and isinstance(feeds.get(past), DeviceValue)
         )
 
     def plan(self, feeds: Mapping[str, Any], stand_ins: bool = False) -> Plan:

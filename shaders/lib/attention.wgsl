@@ -30,8 +30,8 @@ fn query_of(row: u32, batch: u32, kv_head: u32) -> Query {
     let head = kv_head * params.groups + row / params.queries;
     let place = row % params.queries;
     var query: Query;
-    query.q = batch * params.q_batch + head * params.q_head + place * params.q_row;
-    query.y = batch * params.y_batch + head * params.y_head + place * params.y_row;
+    query.q = batch * params.q_batch + head * params.q_head + place * params.q_stride;
+    query.y = batch * params.y_batch + head * params.y_head + place * params.y_stride;
 //# if MASK
     query.mask = batch * params.mask_batch + head * params.mask_head + place * params.mask_row;
 //# endif
