@@ -199,7 +199,7 @@ def test_sizes_and_indices() -> None:
     assert found["either"] == (0, 100)
     assert not found.fits_int32("size").ok
     bound = ranges(graph, {"n": 10})
-    assert bound["shape"] == (5, 21)
+    assert bound["shape"] == (5, 22)
     assert bound["size"] == (350, 350)
     assert bound.fits_int32("size").guards == ()
 
