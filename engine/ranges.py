@@ -315,6 +315,11 @@ def _mod(n: _Operands) -> Interval:
     return low, 0 if hi is not None and hi <= 0 else reach
 
 
+def _sub(n: _Operands) -> Interval:
+    """Function bodies make zeros of a type by x - x."""
+    return (0, 0) if n.node.inputs[0] == n.node.inputs[1] else iv.add(n[0], iv.neg(n[1]))
+
+
 def _clip(n: _Operands) -> Interval:
     found = iv.maximum(n[0], n[1]) if n.has(1) else n[0]
     return iv.minimum(found, n[2]) if n.has(2) else found
@@ -380,7 +385,7 @@ _RULES: dict[str, Callable[[_Operands], Interval]] = {
     "Shape": lambda n: (0, n.longest()),
     "Sign": lambda n: (-1, 1),
     "Size": lambda n: n.size(),
-    "Sub": lambda n: iv.add(n[0], iv.neg(n[1])),
+    "Sub": _sub,
     "Sum": lambda n: reduce(iv.add, n.all),
     "TopK": _top_k,
     "Trilu": lambda n: iv.hull((n[0], (0, 0))),

@@ -68,7 +68,14 @@ def test_parts_with_kernels_replace_what_has_none() -> None:
 
 
 def test_parts_without_kernels_do_not() -> None:
-    assert operators("float16", for_gpu=True) == {"If", "SwiGLU", "Neg"}
+    assert operators("double", for_gpu=True) == {"If", "SwiGLU", "Neg"}
+
+
+def test_bodies_inside_bodies() -> None:
+    text = """<ir_version: 13, opset_import: ["" : 28]>
+        g (float[3,5] x, int64[3] t) => (float y) { y = SoftmaxCrossEntropyLoss(x, t) }"""
+    graph = load_model(onnx.parser.parse_model(text), for_gpu=True).graph
+    assert not {n.op_type for n in graph.nodes} & {op for _, op in FOR_GPU}
 
 
 def test_there_are_bodies_and_no_kernels_of_what_is_expanded() -> None:

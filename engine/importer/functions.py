@@ -26,7 +26,9 @@ FOR_GPU: Kinds = frozenset(
         ("", "SwiGLU"),
     }
 )
-"""Operators of which every part has a kernel for float32, while they have none themselves."""
+"""Operators of which every part has a kernel, while they have none themselves."""
+
+_TYPES = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 
 def expand(model: ModelProto, for_gpu: bool = False) -> ModelProto:
@@ -40,14 +42,21 @@ def expand(model: ModelProto, for_gpu: bool = False) -> ModelProto:
 
     Raises: ModelError if onnx cannot make a body that is needed, as for inputs of unknown types.
     """
-    kinds = frozenset((n.domain, n.op_type) for g in graphs_of(model.graph) for n in g.node)
-    if kinds & ALWAYS:
-        model = _inline(model, kinds & ALWAYS, needed=True)
-    if for_gpu:
-        wanted = frozenset(k for k in kinds & FOR_GPU if not _has_kernel(*k))
-        if wanted and (wanted := wanted - _of_other_types(model, wanted)):
-            model = _inline(model, wanted, needed=False)
+    if found := _kinds(model) & ALWAYS:
+        model = _inline(model, found, needed=True)
+    seen: Kinds = frozenset()
+    while for_gpu:
+        wanted = frozenset(k for k in _kinds(model) & FOR_GPU - seen if not _has_kernel(*k))
+        if not wanted:
+            break
+        if fit := wanted - _of_other_types(model, wanted):
+            model = _inline(model, fit, needed=False)
+        seen |= wanted
     return model
+
+
+def _kinds(model: ModelProto) -> Kinds:
+    return frozenset((n.domain, n.op_type) for g in graphs_of(model.graph) for n in g.node)
 
 
 def _has_kernel(domain: str, op_type: str) -> bool:
@@ -56,14 +65,13 @@ def _has_kernel(domain: str, op_type: str) -> bool:
 
 
 def _of_other_types(model: ModelProto, kinds: Kinds) -> Kinds:
-    """Those of `kinds` of which some node works on another element type than float32."""
+    """Those of `kinds` of which some node works on an element type that kernels don't take."""
     context = Context(model)
     return frozenset(
         (node.domain, node.op_type)
         for graph in graphs_of(model.graph)
         for node in graph.node
-        if (node.domain, node.op_type) in kinds
-        and context.element(node.input[0]) != TensorProto.FLOAT
+        if (node.domain, node.op_type) in kinds and context.element(node.input[0]) not in _TYPES
     )
 
 
