@@ -35,7 +35,8 @@ class Options:
     Attributes:
         device: "auto" (least predicted time), "gpu" (whatever has a kernel) or "cpu".
         disable: names of passes and fusion rules to leave out.
-        wide_inputs: int64 inputs whose values did not fit int32, so that they stay on the CPU.
+        wide_inputs: int64 inputs whose values were too large, so that they stay on the CPU.
+        held_inputs: int64 inputs that are on the GPU already.
         refused: nodes (by key) that the GPU must not run, with the reason.
         growing: (input, output) pairs that stay on the device, where the output appends to the
             input by Concat.
@@ -44,6 +45,7 @@ class Options:
     device: DeviceChoice = "auto"
     disable: frozenset[str] = frozenset()
     wide_inputs: frozenset[str] = frozenset()
+    held_inputs: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=dict)
     growing: frozenset[tuple[str, str]] = frozenset()
 
@@ -93,7 +95,7 @@ def compile_graph(
     """
     graph = passed.graph
     checked = [n for n in graph.inputs if n not in options.wide_inputs]
-    intervals = ranges(graph, checked=checked)
+    intervals = ranges(graph, checked=checked, held=options.held_inputs)
     support = verdicts(graph, target, ranges=intervals, binding=binding)
     support = {**support, **_refusals(graph, support, options)}
     placed = partition(

@@ -2,7 +2,7 @@
 
 Intervals are sound: whatever the weights, sizes and data, a value lies in its interval, under two
 conditions that the runtime checks. Graph inputs of type int64 that are listed in `Ranges.assumes`
-must fit 32 bits (they are scanned while narrowing), and no symbol exceeds `MAX_SIZE` (a guard of
+must lie in `CHECKED` (the runtime scans them), and no symbol exceeds `MAX_SIZE` (a guard of
 the plan wherever a proof needs it). Arithmetic wraps in ONNX as in NumPy, so a result that could
 leave its type's range may be anything of that type.
 """
@@ -22,6 +22,8 @@ from engine.dtypes import DType
 from engine.intervals import Interval
 from engine.ir import Array, Graph, Node
 
+CHECKED = (-(1 << 28), 1 << 28)
+"""What graph inputs of type int64 are taken to lie in: some room is left for arithmetic on them."""
 MAX_SIZE = (1 << 30) - 1
 """What a symbol may stand for at most where a proof depends on it: the sum of two fits int32."""
 
@@ -87,18 +89,20 @@ def ranges(
     binding: Mapping[str, int] | None = None,
     *,
     checked: Collection[str] | None = None,
+    held: Collection[str] = (),
 ) -> Ranges:
     """Intervals of every integer and bool tensor in `graph` (bodies are not entered).
 
     Args:
         binding: symbols to take as fixed; what follows then holds for these sizes only.
-        checked: int64 graph inputs (and captures) taken to fit 32 bits; None takes all of them.
+        checked: int64 graph inputs (and captures) taken to lie in `CHECKED`; None takes all.
+        held: those of them that are on the GPU already, in 32 bits, and can't be scanned.
     """
     fixed = dict(binding or {})
     found = _Analysis(graph, fixed, MAX_SIZE)
-    found.run(checked)
+    found.run(checked, held)
     unlimited = _Analysis(graph, fixed, None)
-    unlimited.run(checked)
+    unlimited.run(checked, held)
     guards = _size_guards(graph, fixed)
     sized = {
         name: guards
@@ -127,14 +131,14 @@ class _Analysis:
         self.intervals: dict[str, Interval] = {}
         self.assumed: dict[str, frozenset[str]] = {}
 
-    def run(self, checked: Collection[str] | None) -> None:
+    def run(self, checked: Collection[str] | None, held: Collection[str]) -> None:
         for name in (*self.graph.inputs, *self.graph.captures):
             dtype = self.dtype(name)
             if dtype is None or self.known(name) is not None:
                 continue
             self.intervals[name] = limits(dtype)
             if dtype.name == "int64" and (checked is None or name in checked):
-                self.intervals[name] = iv.INT32
+                self.intervals[name] = iv.INT32 if name in held else CHECKED
                 self.assumed[name] = frozenset({name})
         for name in self.graph.values:
             known = self.known(name)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from engine import dims
 from engine.ops import object_array
-from engine.ranges import MAX_SIZE, Ranges, ranges
+from engine.ranges import CHECKED, MAX_SIZE, Ranges, ranges
 from tests.small_graphs import Builder
 
 N = dims.symbol("n")
@@ -131,7 +131,8 @@ def ids_graph() -> Ranges:
     b.node("Equal", ("ids", "one"), "mask", (1, N), "bool")
     b.node("Cast", ("mask",), "flags", (1, N), "int64")
     b.node("CumSum", ("flags", "one"), "positions", (1, N), "int64")
-    b.node("Clip", ("next", "one", "one"), "clipped", (1, N), "int64")
+    b.node("Mul", ("ids", "next"), "product", (1, N), "int64")
+    b.node("Clip", ("product", "one", "one"), "clipped", (1, N), "int64")
     return ranges(b.graph("view", "positions", "clipped"))
 
 
@@ -141,10 +142,34 @@ def test_inputs_are_checked_and_what_follows_is_proven_or_refused() -> None:
     assert found.fits_int32("ids").inputs == {"ids"}
     assert found.fits_int32("view").how == "proven"
     assert found.fits_int32("view").inputs == {"ids"}
-    refused = found.fits_int32("next")
+    assert found.fits_int32("next").how == "proven"
+    refused = found.fits_int32("product")
     assert not refused.ok
-    assert refused.how.startswith("int64 value could exceed the int32 range: 'next'")
-    assert str(2**31) in refused.how
+    assert refused.how.startswith("int64 value could exceed the int32 range: 'product'")
+    assert str(2**56 + 2**28) in refused.how
+
+
+def test_inputs_on_the_device_may_be_any_of_32_bits() -> None:
+    b = Builder()
+    b.input("ids", (3,), "int64")
+    b.constant("one", 1)
+    b.node("Add", ("ids", "one"), "next", (3,), "int64")
+    graph = b.graph("next")
+    assert ranges(graph)["next"] == (CHECKED[0] + 1, CHECKED[1] + 1)
+    found = ranges(graph, held={"ids"})
+    assert found.fits_int32("ids").ok
+    assert not found.fits_int32("next").ok
+
+
+def test_a_value_less_itself_is_zero() -> None:
+    b = Builder()
+    b.input("x", (3,), "int64")
+    b.node("Sub", ("x", "x"), "zero", (3,), "int64")
+    assert ranges(b.graph("zero"), checked=())["zero"] == (0, 0)
+
+
+def test_what_was_refused_fits_once_clipped() -> None:
+    found = ids_graph()
     assert found.fits_int32("clipped").ok
 
 

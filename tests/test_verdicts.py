@@ -191,7 +191,7 @@ def test_int64_needs_a_proof() -> None:
     b.input("ids", (N,), "int64")
     b.constant("big", [2**40])
     b.constant("one", [1])
-    b.node("Add", ("ids", "one"), "next", (N,), "int64")
+    b.node("Mul", ("ids", "ids"), "next", (N,), "int64")
     b.node("Equal", ("ids", "one"), "flag", (N,), "bool")
     b.node("Cast", ("flag",), "flags", (N,), "int64", to=7)
     b.node("CumSum", ("flags", "one"), "positions", (N,), "int64")

@@ -12,7 +12,7 @@ from engine.runtime.values import DeviceValue
 
 
 class WideInputError(EngineError):
-    """An int64 value to be uploaded does not fit int32; `name` is the value."""
+    """An int64 value does not fit int32, or leaves no room for arithmetic; `name` is the value."""
 
     def __init__(self, name: str, message: str) -> None:
         super().__init__(f"value {name!r}: {message}")

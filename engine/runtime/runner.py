@@ -14,11 +14,12 @@ from engine.checks import GuardTable, LimitError
 from engine.compiler import Options, compile_graph, growing_pairs, optimise, planning_inputs
 from engine.costs import DeviceProfile
 from engine.dims import evaluate, substitute, symbol, symbols_of
-from engine.dtypes import from_numpy
+from engine.dtypes import INT64, from_numpy
 from engine.errors import InputError, PlanError
 from engine.ir import Array, Graph, Node, TensorType, Value
 from engine.passes import PipelineResult
 from engine.plan import Plan
+from engine.ranges import CHECKED
 from engine.runtime.constants import ConstantStore
 from engine.runtime.context import WideInputError
 from engine.runtime.device import Device
@@ -96,10 +97,13 @@ class Runner:
         Raises: InputError for inputs that contradict the graph; else as `Executor.run`.
         """
         outputs = self.graph.outputs if outputs is None else outputs
-        options = replace(self.options, growing=self._growing(feeds, on_device))
+        options = replace(
+            self.options, growing=self._growing(feeds, on_device), held_inputs=_held(feeds)
+        )
         while True:
             prepared, binding = self._prepare(feeds, options, around or {})
             try:
+                _scan(prepared.plan, feeds)
                 return prepared.executor.run(feeds, binding, outputs, on_device)
             except WideInputError as error:
                 wide = _to_blame(prepared.plan, error.name)
@@ -189,7 +193,13 @@ class Runner:
             (*_kind(feeds.get(n)), known[n].tobytes() if n in known else None)
             for n in self.graph.inputs
         )
-        key = (signature, options.wide_inputs, frozenset(options.refused), options.growing)
+        key = (
+            signature,
+            options.wide_inputs,
+            options.held_inputs,
+            frozenset(options.refused),
+            options.growing,
+        )
         for index, prepared in enumerate(self.prepared):
             if prepared.signature == key:
                 binding = bind_inputs(prepared.plan.graph, feeds, around)
@@ -264,6 +274,21 @@ class Runner:
         values = {**feeds, **{name: capture(name) for name in runner.captured}}
         results, _ = runner.run(values, around=around)
         return [results[name] for name in body.outputs]
+
+
+def _held(feeds: Mapping[str, Any]) -> frozenset[str]:
+    """The int64 inputs that are on the device already."""
+    given = (n for n, fed in feeds.items() if isinstance(fed, DeviceValue))
+    return frozenset(n for n in given if feeds[n].dtype is INT64)
+
+
+def _scan(plan: Plan, feeds: Mapping[str, Any]) -> None:
+    """Raises: WideInputError if an int64 input is not what the plan takes it for."""
+    low, high = CHECKED
+    for name in plan.checked_inputs:
+        fed = feeds.get(name)
+        if isinstance(fed, np.ndarray) and fed.size and not low <= fed.min() <= fed.max() <= high:
+            raise WideInputError(name, f"values from {fed.min()} to {fed.max()} are too large")
 
 
 def _to_blame(plan: Plan, name: str) -> frozenset[str]:

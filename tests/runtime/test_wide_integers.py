@@ -40,3 +40,39 @@ def test_a_value_made_on_the_host_is_checked_when_it_is_uploaded() -> None:
         for values in ([5, 5, -1], [2**33, 2, 2]):
             x = np.array(values, np.int64)
             np.testing.assert_array_equal(s.run(None, {"x": x})[0], -np.unique(x))
+
+
+def test_there_is_room_for_arithmetic_on_inputs_that_are_not_large() -> None:
+    body = "two = Constant<value_int = 2>() a = Add(x, two) y = Sub(a, x)"
+    with session(body, "int64[n] y, int64[n] a") as s:
+        for value, device in (
+            (2**28, "gpu"),
+            (2**28 + 1, "cpu"),
+            (2**31, "cpu"),
+            (-(2**28), "gpu"),
+        ):
+            x = np.array([value, 0], np.int64)
+            y, a = s.run(None, {"x": x})
+            np.testing.assert_array_equal(a, x + 2)
+            np.testing.assert_array_equal(y, [2, 2])
+            assert {place for _, place in s.executed()} == {device}
+        assert s.plans_made == 2
+
+
+def test_an_input_that_only_the_host_reads_is_scanned_too() -> None:
+    """Half of it fits, and twice that does not."""
+    body = "two = Constant<value_int = 2>() h = Div(x, two) y = Add(h, h)"
+    with session(body, "int64[n] y") as s:
+        for value in (6, 2**31 + 2**30):
+            x = np.array([value], np.int64)
+            np.testing.assert_array_equal(s.run(None, {"x": x})[0], x)
+
+
+def test_a_value_on_the_device_is_not_taken_to_be_small() -> None:
+    with session("y = Neg(x)", "int64[n] y") as s:
+        x = np.array([2**28], np.int64)
+        (first,) = s.run(None, {"x": x}, outputs_on_device=["y"])
+        assert isinstance(first, engine.DeviceValue)
+        for fed in (first, first):
+            (again,) = s.run(None, {"x": fed})
+            np.testing.assert_array_equal(again, x)
