@@ -6,9 +6,10 @@ import numpy as np
 import onnx.parser
 import pytest
 
+from engine import ops
 from engine.errors import ModelError
 from engine.importer import load_model
-from engine.importer.functions import ALWAYS, FOR_GPU, _has_kernel
+from engine.importer.functions import ALWAYS, FOR_GPU
 from engine.runtime.session import InferenceSession
 
 TEXT = """<ir_version: 13, opset_import: ["" : 28, "ai.onnx.preview" : 1]>
@@ -78,9 +79,24 @@ def test_bodies_inside_bodies() -> None:
     assert not {n.op_type for n in graph.nodes} & {op for _, op in FOR_GPU}
 
 
+ATTENTION = """<ir_version: 13, opset_import: ["" : 28]>
+    g ({0}[1,2,3,8] q, {0}[1,2,5,8] k, {0}[1,2,5,8] v) => ({0}[1,2,3,8] y, {0}[1,2,3,5] s) {{
+        y = Attention(q, k, v)
+        z, , , s = Attention<qk_matmul_output_mode = 0>(q, k, v)
+    }}"""
+
+
+@pytest.mark.parametrize(("dtype", "left"), [("float", 1), ("float16", 0), ("double", 2)])
+def test_attention_keeps_its_kernel(dtype: str, left: int) -> None:
+    graph = load_model(onnx.parser.parse_model(ATTENTION.format(dtype)), for_gpu=True).graph
+    assert [n.op_type for n in graph.nodes].count("Attention") == left
+    assert all(n.domain == "" for n in graph.nodes)
+
+
 def test_there_are_bodies_and_no_kernels_of_what_is_expanded() -> None:
     """Whoever adds a kernel drops the line, and the status file shows that it runs."""
-    assert not [kind for kind in FOR_GPU if _has_kernel(*kind)]
     for domain, op_type in FOR_GPU | ALWAYS:
         schema = onnx.defs.get_schema(op_type, domain)
         assert schema.has_function or schema.has_context_dependent_function
+        op = ops.lookup(op_type, domain=domain)
+        assert op is None or not op.on_gpu

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto, NodeProto, TensorProto
+from onnx import ModelProto, NodeProto, TensorProto, helper
 from onnx.inliner import inline_selected_functions
+from onnx.shape_inference import InferenceError, infer_shapes
 
-from engine import ops
 from engine.errors import ModelError
 from engine.importer.lifts import Context, graphs_of
 
@@ -17,17 +17,19 @@ ALWAYS: Kinds = frozenset({("ai.onnx.preview", "FlexAttention")})
 
 FOR_GPU: Kinds = frozenset(
     {
-        ("", "Attention"),
         ("", "CausalConvWithState"),
         ("", "CenterCropPad"),
         ("", "NegativeLogLikelihoodLoss"),
-        ("", "RotaryEmbedding"),
         ("", "SoftmaxCrossEntropyLoss"),
         ("", "SwiGLU"),
     }
 )
 """Operators of which every part has a kernel, while they have none themselves."""
 
+ATTENTION = ("", "Attention")
+"""Has a kernel, in float32, and one that never stores the scores."""
+
+_KEPT = "kept."
 _TYPES = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
 
 
@@ -45,40 +47,52 @@ def expand(model: ModelProto, for_gpu: bool = False) -> ModelProto:
     if found := _kinds(model) & ALWAYS:
         model = _inline(model, found, needed=True)
     seen: Kinds = frozenset()
-    while for_gpu:
-        wanted = frozenset(k for k in _kinds(model) & FOR_GPU - seen if not _has_kernel(*k))
-        if not wanted:
-            break
-        if fit := wanted - _of_other_types(model, wanted):
-            model = _inline(model, fit, needed=False)
+    while for_gpu and (wanted := _kinds(model) & (FOR_GPU | {ATTENTION}) - seen):
+        model = _inline_some(model, wanted)
         seen |= wanted
     return model
+
+
+def _inline_some(model: ModelProto, kinds: Kinds) -> ModelProto:
+    """`model` without those calls of `kinds` that kernels can run in parts only."""
+    context = Context(model)
+    calls = _calls(model, kinds)
+    fit = [_is_for_gpu(n, context.element(n.input[0])) for n in calls]
+    if not any(fit):
+        return model
+    if not all(fit):
+        # what is hidden has no types but those written down before
+        model = infer_shapes(model)
+        model.opset_import.append(helper.make_opsetid(_KEPT, 1))
+    for node, chosen in zip(_calls(model, kinds), fit, strict=True):
+        node.domain = node.domain if chosen else _KEPT
+    model = _inline(model, kinds, needed=False)
+    kept = [entry for entry in model.opset_import if entry.domain != _KEPT]
+    del model.opset_import[:]
+    model.opset_import.extend(kept)
+    for graph in graphs_of(model.graph):
+        for node in graph.node:
+            if node.domain == _KEPT:
+                node.domain = ""
+    return model
+
+
+def _is_for_gpu(node: NodeProto, element: int) -> bool:
+    if element not in _TYPES:
+        return False
+    if (node.domain, node.op_type) == ATTENTION:
+        return element != TensorProto.FLOAT or (len(node.output) > 3 and bool(node.output[3]))
+    return True
 
 
 def _kinds(model: ModelProto) -> Kinds:
     return frozenset((n.domain, n.op_type) for g in graphs_of(model.graph) for n in g.node)
 
 
-def _has_kernel(domain: str, op_type: str) -> bool:
-    op = ops.lookup(op_type, domain=domain)
-    return op is not None and op.on_gpu
-
-
-def _of_other_types(model: ModelProto, kinds: Kinds) -> Kinds:
-    """Those of `kinds` of which some node works on an element type that kernels don't take."""
-    context = Context(model)
-    return frozenset(
-        (node.domain, node.op_type)
-        for graph in graphs_of(model.graph)
-        for node in graph.node
-        if (node.domain, node.op_type) in kinds and context.element(node.input[0]) not in _TYPES
-    )
-
-
 def _inline(model: ModelProto, kinds: Kinds, needed: bool) -> ModelProto:
     try:
         expanded = inline_selected_functions(model, sorted(kinds), inline_schema_functions=True)
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, InferenceError) as error:
         if not needed:
             return model
         calls = _calls(model, kinds)
