@@ -20,12 +20,13 @@ from engine.ir import Graph, Node
 from engine.ops import Support, definition, no
 from engine.partition import DeviceChoice, checked_inputs, partition
 from engine.passes import PIPELINE, PipelineResult, run_passes
+from engine.placement import build_model, minimum_cut
 from engine.plan import Append, Plan
 from engine.planner import build_plan, view_roots
-from engine.ranges import ranges
+from engine.ranges import Ranges, ranges
 from engine.schedule import binders, schedule
 from engine.target import Target
-from engine.verdicts import strongest, verdicts
+from engine.verdicts import roles, strongest, verdicts
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,7 @@ def compile_graph(
     Raises: EngineError kinds for what cannot be compiled, in words.
     """
     graph = passed.graph
-    checked = [n for n in graph.inputs if n not in options.wide_inputs]
-    intervals = ranges(graph, checked=checked, held=options.held_inputs)
-    support = verdicts(graph, target, ranges=intervals, binding=binding)
-    support = {**support, **_refusals(graph, support, options)}
+    intervals, support = _support(graph, options, target, binding)
     placed = partition(
         graph,
         support,
@@ -151,6 +149,40 @@ def compile_graph(
         appends=appends,
         checked_inputs=checked_inputs(graph, placed, intervals),
     )
+
+
+def split_ms(
+    passed: PipelineResult,
+    options: Options,
+    target: Target,
+    profile: DeviceProfile,
+    binding: Mapping[str, int],
+    on_gpu: Collection[str],
+) -> tuple[float, float]:
+    """Predicted milliseconds at `binding` of the split that has the nodes `on_gpu` on the GPU, as
+    far as they can be there, and of the best one."""
+    graph = passed.graph
+    _, support = _support(graph, options, target, binding)
+    model = build_model(
+        graph,
+        support,
+        roles(graph, support),
+        profile,
+        may_fuse=lambda a, b: rule_for(graph, a, b) not in (None, *options.disable),
+        binding=binding,
+    )
+    kept = {i for i, n in enumerate(model.nodes) if n.key in on_gpu} - model.only_cpu
+    return model.total_ns(kept) / 1e6, model.total_ns(minimum_cut(model)) / 1e6
+
+
+def _support(
+    graph: Graph, options: Options, target: Target, binding: Mapping[str, int]
+) -> tuple[Ranges, Mapping[str, Support]]:
+    """Ranges of integers, and whether the GPU can run each node in a call of these options."""
+    checked = [n for n in graph.inputs if n not in options.wide_inputs]
+    intervals = ranges(graph, checked=checked, held=options.held_inputs)
+    support = verdicts(graph, target, ranges=intervals, binding=binding)
+    return intervals, {**support, **_refusals(graph, support, options)}
 
 
 def input_symbols(graph: Graph) -> tuple[str, ...]:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from engine.checks import GuardTable, LimitError
-from engine.compiler import Options, compile_graph, growing_pairs, optimise, planning_inputs
+from engine.compiler import (
+    Options,
+    compile_graph,
+    growing_pairs,
+    optimise,
+    planning_inputs,
+    split_ms,
+)
 from engine.costs import DeviceProfile
 from engine.dims import evaluate, substitute, symbol, symbols_of
 from engine.dtypes import INT64, from_numpy
@@ -24,6 +31,7 @@ from engine.runtime.constants import ConstantStore
 from engine.runtime.context import WideInputError
 from engine.runtime.device import Device
 from engine.runtime.executor import Executor
+from engine.runtime.prepared import MAX_DECIDED, Prepared
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue
 from engine.target import Target
@@ -34,16 +42,10 @@ MAX_PLANS = 8
 MAX_CONTENTS = 4
 """For how many contents of inputs such as axes a session makes plans of their own."""
 MAX_CONTENT_SIZE = 64
-
-
-@dataclass
-class Prepared:
-    """A plan with its executor."""
-
-    plan: Plan
-    executor: Executor
-    signature: tuple[Any, ...]
-    passed: PipelineResult
+FAR = 2.0
+"""Logarithm of the factor between sizes beyond which another split may be much better."""
+GAIN = 0.9
+"""A split is worth a plan of its own if it takes less than this of the time."""
 
 
 class Runner:
@@ -200,13 +202,35 @@ class Runner:
             frozenset(options.refused),
             options.growing,
         )
-        for index, prepared in enumerate(self.prepared):
+        fitting = []
+        for prepared in self.prepared:
             if prepared.signature == key:
                 binding = bind_inputs(prepared.plan.graph, feeds, around)
                 if not prepared.executor.binder.guards.broken(binding):
-                    self.prepared.insert(0, self.prepared.pop(index))
-                    return prepared, binding
+                    fitting.append((prepared.distance(binding), prepared, binding))
+        if fitting:
+            distance, prepared, binding = min(fitting, key=lambda found: found[0])
+            if distance <= FAR or not self._improves(prepared, options, binding):
+                self.prepared.remove(prepared)
+                self.prepared.insert(0, prepared)
+                return prepared, binding
         return self._compile(feeds, known, options, around, signature, key)
+
+    def _improves(self, prepared: Prepared, options: Options, binding: Mapping[str, int]) -> bool:
+        """Whether another split is predicted to be better at sizes far from those that decided."""
+        if options.device != "auto" or self.device is None:
+            return False
+        if len(prepared.decided) >= MAX_DECIDED:
+            return False
+        target = self.device.target
+        kept_ms, best_ms = split_ms(
+            prepared.passed, options, target, self.profile, binding, prepared.on_gpu
+        )
+        if best_ms >= GAIN * kept_ms:
+            prepared.decided.append(dict(binding))
+            return False
+        log.info("planning anew: %.3f ms predicted instead of %.3f ms", best_ms, kept_ms)
+        return True
 
     def _compile(
         self,
@@ -231,7 +255,7 @@ class Runner:
             for guard in GuardTable(plan.guards).broken(binding):
                 raise PlanError(f"no plan fits these sizes: it would need that {guard}")
         executor = Executor(plan, self.device, self.constants, self._run_body)
-        prepared = Prepared(plan, executor, key, passed)
+        prepared = Prepared(plan, executor, key, passed, [dict(binding)])
         self.compiled += 1
         self.prepared.insert(0, prepared)
         if len(self.prepared) > MAX_PLANS:

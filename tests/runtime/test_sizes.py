@@ -15,6 +15,7 @@ import pytest
 
 from engine import lowering, ops
 from engine.bind import Binder
+from engine.costs import DeviceProfile
 from engine.dims import Table, equal
 from engine.ir import Array
 from engine.ops import NodeView, Support, lookup
@@ -282,6 +283,50 @@ def test_binding_400_kernels_evaluates_one_table(
         assert len(bound.chosen) == len(plan.dispatches)
     record_property("binding_ms", min(seconds) * 1e3)
     print(f"binding {len(plan.dispatches)} dispatches: {min(seconds) * 1e3:.2f} ms")
+
+
+FAST_GPU = DeviceProfile(
+    name="a fast GPU far away",
+    launch_ns=1_000,
+    submit_ns=50_000,
+    gpu_flops_per_s=10**13,
+    gpu_bytes_per_s=10**12,
+    upload_latency_ns=100_000,
+    upload_bytes_per_s=10**11,
+    download_latency_ns=100_000,
+    download_bytes_per_s=10**11,
+    cpu_flops_per_s=10**10,
+    cpu_bytes_per_s=10**10,
+    cpu_op_ns=1_000,
+)
+
+
+def test_auto_plans_anew_where_sizes_make_another_split_better() -> None:
+    model = parse(
+        "g (float[n,n] a, float[n,n] b) => (float[n,n] y) { c = MatMul(a, b) y = Abs(c) }"
+    )
+    with InferenceSession(model) as session:
+        session._runner.profile = FAST_GPU
+        for n, place, plans in ((4, "cpu", 1), (600, "gpu", 2), (5, "cpu", 2), (500, "gpu", 2)):
+            a, b = noise(n, n), noise(n, n)
+            np.testing.assert_allclose(
+                session.run(None, {"a": a, "b": b})[0], np.abs(a @ b), rtol=1e-3, atol=1e-3
+            )
+            assert {where for _, where in session.executed()} == {place}
+            assert session.plans_made == plans
+
+
+def test_a_split_that_stays_the_best_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    ask = runner_module.split_ms
+    monkeypatch.setattr(runner_module, "split_ms", lambda *a: asked.append(a) or ask(*a))
+    model = parse("g (float[n] a) => (float[n] y) { y = Abs(a) }")
+    with InferenceSession(model) as session:
+        session._runner.profile = FAST_GPU
+        for n in (4, 5, 9, 60, 70, 50, 4, 61):
+            session.run(None, {"a": noise(n)})
+        assert session.plans_made == 1
+    assert len(asked) == 1
 
 
 def test_symbols_named_alike_in_the_model_stay_apart() -> None:

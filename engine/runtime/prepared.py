@@ -1,0 +1,46 @@
+"""Prepared: a plan with its executor, and the sizes that it was decided for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import log2
+from typing import Any
+
+from engine.passes import PipelineResult
+from engine.plan import Plan
+from engine.runtime.executor import Executor
+
+MAX_DECIDED = 16
+
+
+@dataclass(eq=False)
+class Prepared:
+    """A plan with its executor.
+
+    Attributes:
+        signature: the kind of call that it is for.
+        passed: what the passes did to get to its graph.
+        decided: sizes at which its split was found to be the best, or nearly.
+    """
+
+    plan: Plan
+    executor: Executor
+    signature: tuple[Any, ...]
+    passed: PipelineResult
+    decided: list[Mapping[str, int]] = field(default_factory=list)
+
+    @property
+    def on_gpu(self) -> frozenset[str]:
+        """Keys of the nodes that its split puts on the GPU."""
+        verdicts = self.plan.partition.verdicts
+        return frozenset(key for key, verdict in verdicts.items() if verdict.device == "gpu")
+
+    def distance(self, binding: Mapping[str, int]) -> float:
+        """How far sizes are from those that decided: of the size that differs most, the factor's
+        logarithm to base 2."""
+        return min((_distance(d, binding) for d in self.decided), default=0.0)
+
+
+def _distance(a: Mapping[str, int], b: Mapping[str, int]) -> float:
+    return max((abs(log2((b[s] + 1) / (a[s] + 1))) for s in a.keys() & b.keys()), default=0.0)
