@@ -34,8 +34,9 @@ from engine.ops._variants import MAX_TRIPS, choose
 from engine.ops.matmul import Product, product_stage
 
 WORKGROUP = 64
-IN_WORKGROUP = 256
-"""Hidden units up to which one workgroup runs a whole sequence."""
+IN_WORKGROUP = 128
+"""Hidden units up to which one workgroup runs a whole sequence. Beyond, it would wait for weights
+longer than dispatches to all of the GPU take."""
 
 
 @dataclass(frozen=True)

@@ -93,6 +93,7 @@ def _cases(op: str) -> list[OpCase]:
         recurrent(op, 7, 3, 5, 5),
         recurrent(op, 7, 3, 5, 5, everything, name="all"),
         recurrent(op, 7, 3, 5, 5, "b", constants=()),
+        recurrent(op, 3, 2, 3, 129, "b", constants=()),
         recurrent(op, 7, 3, 5, 5, "bh", direction="reverse"),
         recurrent(op, 7, 3, 5, 5, "bh", **both),
         recurrent(op, 7, 3, 5, 5, "bhc", layout=1, **both),
