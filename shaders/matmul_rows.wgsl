@@ -1,13 +1,14 @@
 // Matrix product of few rows: invocations of a workgroup share the inner axis, then add up.
-// spec: ONNX MatMul-13, Gemm-13, MatMulInteger-10
+// spec: ONNX MatMul-13, Gemm-13, MatMulInteger-10, com.microsoft MatMulNBits-1
 // a: [batch, rows, inner] T, or [inner, rows]
 // b: [batch, inner, columns] T, or [columns, inner]
 // c: [rows, columns] T, broadcast; with the flag BIAS
 // a_zero: [rows] T or [], with A_ZERO, is subtracted from a; b_zero likewise
 // b_zero: [columns] T or [], with B_ZERO
+// b_scale: [columns, blocks] T, with B_SCALE
 // y: [batch, rows, columns] T
-// flags: BIAS (c is added), A_ZERO, B_ZERO
-// MAPS: where a batch of a and of b starts
+// flags: BIAS (c is added), A_ZERO, B_ZERO, B_SCALE
+// MAPS: where a batch of a and of b starts; how b is read if it is packed
 // BODY: the unrolled tile, from engine/ops/_matmul_text.py
 // dispatch: one workgroup a task: column blocks, then row blocks, then batches
 struct Params {
@@ -29,8 +30,11 @@ struct Params {
 //# if B_ZERO
 @group(0) @binding(4) var<storage, read> b_zero: array<T>;
 //# endif
-@group(0) @binding(5) var<storage, read_write> y: array<T>;
-@group(0) @binding(6) var<uniform> params: Params;
+//# if B_SCALE
+@group(0) @binding(5) var<storage, read> b_scale: array<T>;
+//# endif
+@group(0) @binding(6) var<storage, read_write> y: array<T>;
+@group(0) @binding(7) var<uniform> params: Params;
 override WORKGROUP_X: u32 = 16u;
 override WORKGROUP_Y: u32 = 8u;
 

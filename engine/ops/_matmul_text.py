@@ -24,6 +24,7 @@ class Tile:
         a_kind, b_kind: types that elements of a and b are loaded as, if they must be converted.
         a_zero, b_zero: what is subtracted from them: "" (nothing), "word" (a parameter) or
             "buffer" (for each row of a or column of b). Not for transposed operands.
+        b_packed: b is transposed, and read by `weight(column, k)` and `weight4(column, k)`.
     """
 
     kind: str
@@ -43,6 +44,7 @@ class Tile:
     b_kind: str = ""
     a_zero: str = ""
     b_zero: str = ""
+    b_packed: bool = False
 
     @property
     def vector(self) -> str:
@@ -112,7 +114,8 @@ def _starts(tile: Tile) -> Iterator[str]:
             yield f"let a{i} = a_start + {at} * params.inner;"
     if tile.b_transposed:
         for c in range(tile.columns):
-            yield f"let b{c} = b_start + min(column + {c}u, params.columns - 1u) * params.inner;"
+            at = f"min(column + {c}u, params.columns - 1u)"
+            yield f"let b{c} = {at if tile.b_packed else f'b_start + {at} * params.inner'};"
     elif not tile.columns_by_four:
         for c in range(tile.columns):
             yield f"let b{c} = b_start + min(column + {c}u, params.columns - 1u);"
@@ -176,7 +179,8 @@ def _block(tile: Tile, steps: int) -> Iterator[str]:
             yield f"let p{i} = {_taken(tile, 'a', f'load4_a(a{i} + k)', tile.vector, i)};"
     if wide and tile.b_transposed:
         for c in range(tile.columns):
-            yield f"let w{c} = load4_b(b{c} + k);"
+            four = f"weight4(b{c}, k)" if tile.b_packed else f"load4_b(b{c} + k)"
+            yield f"let w{c} = {four};"
     for q in range(steps):
         for j in tile.groups:
             yield f"let q{q}_{j} = {_columns(tile, wide, q, j)};"
@@ -212,7 +216,8 @@ def _columns(tile: Tile, wide: bool, q: int, j: int) -> str:
     """Four neighbouring columns of b, q steps on."""
     four = range(4 * j, 4 * j + 4)
     if tile.b_transposed:
-        parts = [f"w{c}[{q}]" if wide else f"load_b(b{c} + k + {q}u)" for c in four]
+        load = "weight(b{}, k + {}u)" if tile.b_packed else "load_b(b{} + k + {}u)"
+        parts = [f"w{c}[{q}]" if wide else load.format(c, q) for c in four]
         return f"{tile.vector}({', '.join(parts)})"
     step = f"(k + {q}u) * params.columns"
     if tile.columns_by_four:

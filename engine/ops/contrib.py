@@ -59,10 +59,6 @@ def _skip_normalization(view: InferView) -> list[ValueType]:
     return [x, statistic, statistic, x]
 
 
-def _matmul_n_bits(view: InferView) -> list[ValueType]:
-    return [TensorType(view.dtype(0), (*view.shape(0)[:-1], int(view.attr("N"))))]
-
-
 def _length(view: NodeView, index: int) -> Dim:
     """Size of the cache behind input `index`, 0 without it."""
     return view.shape(index)[2] if view.has(index) else 0
@@ -119,7 +115,6 @@ _ops(_fused_matmul, "FusedMatMul")
 _ops(_float_product, "DynamicQuantizeMatMul")
 _ops(_lstm, "DynamicQuantizeLSTM")
 _ops(_skip_normalization, "SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
-_ops(_matmul_n_bits, "MatMulNBits")
 _ops(keep_type, "RotaryEmbedding")
 _ops(_multi_head, "MultiHeadAttention")
 _ops(_self_attention, "Attention")

@@ -100,6 +100,21 @@ class Zero:
 
 
 @dataclass(frozen=True)
+class Packed:
+    """A transposed b in a format of its own.
+
+    Attributes:
+        text: WGSL with `weight(column, k) -> T` and `weight4(column, k) -> vec4<T>`.
+        tensors: values bound beside b, "b_scale" and perhaps "b_zero".
+        words: parameters that the text reads, all u32.
+    """
+
+    text: str
+    tensors: Mapping[str, str]
+    words: Mapping[str, Dim]
+
+
+@dataclass(frozen=True)
 class Product:
     """y[batch] = alpha * a[batch] @ b[batch] + beta * c, with sizes and operand names.
 
@@ -110,6 +125,7 @@ class Product:
         c_strides: elements of c from row to row and from column to column.
         a_kind, b_kind: types that the operands are loaded as, if not `kind`.
         a_zero, b_zero: what is subtracted from the elements of a and b.
+        packed: how b is read if not by `load_b`.
     """
 
     kind: str
@@ -131,11 +147,14 @@ class Product:
     b_kind: str = ""
     a_zero: Zero = Zero()
     b_zero: Zero = Zero()
+    packed: Packed | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether the operands are multiplied as they are loaded."""
-        return not (self.a_kind or self.b_kind or self.a_zero.form or self.b_zero.form)
+        return self.packed is None and not (
+            self.a_kind or self.b_kind or self.a_zero.form or self.b_zero.form
+        )
 
     def row_result(self) -> Product:
         """A product of one column as one of one row: y' = b' a', the same elements of y."""
@@ -245,6 +264,7 @@ def _tile(p: Product, shape: Shape2D, fours: tuple[bool, ...]) -> Tile:
         b_kind=p.b_kind if p.b_kind != p.kind else "",
         a_zero=p.a_zero.form,
         b_zero=p.b_zero.form,
+        b_packed=p.packed is not None,
     )
 
 
@@ -291,7 +311,8 @@ def _call(
         extra["beta"] = (p.kind, p.beta if p.kind == "f32" else int(p.beta))
     flags, tensors = _operands(p, y, extra)
     x_lanes, y_lanes = tile.workgroup
-    text = {"MAPS": maps[0].text + maps[1].text, "BODY": body(tile)}
+    more = p.packed.text if p.packed is not None else ""
+    text = {"MAPS": maps[0].text + maps[1].text + more, "BODY": body(tile)}
     if tile.shared:
         partials = tile.rows * tile.columns // 4 * x_lanes * y_lanes
         text |= {"T": tile.kind, "PARTIALS": str(partials)}
@@ -324,6 +345,10 @@ def _operands(
             flags.add(name.upper())
             tensors[name] = zero.name
             extra[f"{name}_step"] = ("u32", zero.step)
+    if p.packed is not None:
+        flags.update(name.upper() for name in p.packed.tensors)
+        tensors.update(p.packed.tensors)
+        extra.update((name, ("u32", dim)) for name, dim in p.packed.words.items())
     return frozenset(flags), tensors
 
 

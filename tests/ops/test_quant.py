@@ -238,7 +238,37 @@ def level_cases() -> list[OpCase]:
     return [c.replace(oracle="fallback", domain=MICROSOFT, opset=1) for c in found]
 
 
-CASES = linear_cases() + dynamic_cases() + matmul_cases() + conv_cases() + level_cases()
+def block_cases() -> list[OpCase]:
+    found = []
+    for bits, size, inner, columns, zero in (
+        (4, 32, 64, 7, ""),
+        (4, 16, 48, 12, "uint8"),
+        (4, 32, 40, 5, F),
+        (8, 32, 64, 8, "uint8"),
+        (8, 16, 37, 20, ""),
+        (4, 64, 320, 65, "uint8"),
+    ):
+        blocks = -(-inner // size)
+        b = levels("uint8", columns, blocks, size * bits // 8)
+        points: Array | None = None
+        if zero == "uint8":
+            points = levels("uint8", columns * -(-blocks * bits // 8))
+        elif zero:
+            points = np.asarray(floats(columns * blocks) + 8, np.float32)
+        attrs = {"K": inner, "N": columns, "bits": bits, "block_size": size}
+        rest = (b, scales(columns, blocks), points)
+        fixed = (1, 2, 3) if zero else (1, 2)
+        found += [
+            OpCase("MatMulNBits", (floats(1, inner), *rest), attrs, constants=fixed),
+            OpCase("MatMulNBits", (floats(2, 9, inner), *rest), attrs, constants=fixed),
+            OpCase("MatMulNBits", (floats(3, inner), *rest, None, floats(columns)), attrs),
+        ]
+    return [c.replace(oracle="fallback", domain=MICROSOFT, opset=1) for c in found]
+
+
+CASES = (
+    block_cases() + linear_cases() + dynamic_cases() + matmul_cases() + conv_cases() + level_cases()
+)
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
