@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.dims import Dim, at_least, ceildiv, product
-from engine.dtypes import FLOAT32
 from engine.errors import ShapeError
 from engine.indexing import broadcast_strides
 from engine.ir import Shape, TensorType, ValueType
 from engine.ops import (
+    FLOATS,
     InferView,
     KernelCall,
     Lowering,
@@ -113,10 +113,10 @@ def _refusal(view: NodeView) -> str:
         return "its cache is not split off into a Concat"
     if view.attr("softmax_precision") not in (None, 1):
         return "its softmax rounds to another type than float32"
-    if any(view.dtype(i) != FLOAT32 for i in (Q, K, V)):
+    if any(not view.dtype(i).is_float for i in (Q, K, V)):
         return "its kernels compute in float32"
-    if view.has(MASK) and view.dtype(MASK).name not in ("float32", "bool"):
-        return f"its kernels take masks of float32 and bool, not {view.dtype(MASK)}"
+    if view.has(MASK) and not (view.dtype(MASK).is_float or view.dtype(MASK).name == "bool"):
+        return f"its kernels take masks of floats and bool, not {view.dtype(MASK)}"
     q, k, v = _operands(view)
     for name, value in (("heads", q.heads), ("key heads", k.heads)):
         if not isinstance(value, int):
@@ -250,7 +250,7 @@ register(
         supports=_supports,
         limits="scores as an output; a cache that is not split off into a Concat; "
         "heads of unknown size, or of more than 256 values",
-        dtypes=frozenset({"float32", "bool", "int64"}),
+        dtypes=FLOATS | {"bool", "int64"},
         flops=_flops,
         tolerance=5e-6,
     )
@@ -289,7 +289,7 @@ def _supports_rotary(view: NodeView) -> Support:
     _, half = _rotated(view)
     wanted = 2 if view.has(3) else 3
     for index in (1, 2):
-        if view.dtype(index) != FLOAT32 or len(view.shape(index)) != wanted:
+        if not view.dtype(index).is_float or len(view.shape(index)) != wanted:
             return no(f"its cache has the type {view.type(index)}, where rank {wanted} is needed")
     caches = [view.shape(index)[-1] for index in (1, 2)]
     return yes_if(
@@ -307,7 +307,7 @@ register(
         lower=_lower_rotary,
         supports=_supports_rotary,
         limits="caches of other rank",
-        dtypes=frozenset({"float32", "int64", "int32"}),
+        dtypes=FLOATS | {"int64", "int32"},
         epilogue=True,
         flops=lambda view: product(view.shape(0)) * 4,
     )

@@ -17,6 +17,7 @@ from engine.dtypes import FLOAT32
 from engine.errors import ShapeError
 from engine.ir import Array, TensorType, ValueType
 from engine.ops import (
+    FLOATS,
     InferView,
     KernelCall,
     Lowering,
@@ -142,7 +143,7 @@ def _functions(view: NodeView) -> tuple[Activation, ...]:
 
 def _supports(view: NodeView) -> Support:
     found = _problem(view)
-    if view.dtype(0) != FLOAT32:
+    if not view.dtype(0).is_float:
         return no(f"its kernels compute in float32, not in {view.dtype(0)}")
     if _direction(view) not in ("forward", "reverse", "bidirectional"):
         return no(f"the direction {_direction(view)!r} is unknown")
@@ -430,7 +431,7 @@ for _name in CELLS:
             lower=_lower,
             supports=_supports,
             limits="activations that are not ONNX's; products over a loop's length",
-            dtypes=frozenset({"float32", "int32"}),
+            dtypes=FLOATS | {"int32"},
             variadic=True,
             flops=_flops,
             launches=_launches,

@@ -156,7 +156,7 @@ def test_infer(case: OpCase) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
+@pytest.mark.parametrize("case", [*CASES, HALF], ids=case_id)
 def test_gpu(case: OpCase) -> None:
     check_gpu(case)
 
@@ -205,12 +205,11 @@ def test_few_queries_get_a_workgroup_each() -> None:
 @pytest.mark.parametrize(
     ("case", "reason"),
     [
-        (HALF, "float32"),
         (attention(1, (2, 2), (3, 5), (4, 4), softmax_precision=10), "softmax"),
         (attention(1, (2, 2), (3, 5), (4, 300)), "out of the range"),
         (attention(1, (2, 2), (3, 5), (4, 4)).replace(n_outputs=4), "scores"),
     ],
-    ids=["float16", "precision", "size", "scores"],
+    ids=["precision", "size", "scores"],
 )
 def test_what_the_gpu_refuses(case: OpCase, reason: str) -> None:
     found = supported(case)

@@ -15,6 +15,7 @@ import engine
 from engine.dtypes import from_numpy
 from engine.layout import Storage, storage_of
 from tests.ops import (
+    test_attention,
     test_conv,
     test_elementwise,
     test_gather,
@@ -23,6 +24,7 @@ from tests.ops import (
     test_norm,
     test_pad,
     test_pool,
+    test_recurrent,
     test_reduce,
     test_resize,
     test_slice,
@@ -32,6 +34,7 @@ from tests.ops.harness import OpCase, arrays, build_model, check_gpu, feeds, run
 from tests.runtime.models import parse
 
 FAMILIES = (
+    test_attention,
     test_conv,
     test_elementwise,
     test_gather,
@@ -40,6 +43,7 @@ FAMILIES = (
     test_norm,
     test_pad,
     test_pool,
+    test_recurrent,
     test_reduce,
     test_resize,
     test_slice,

@@ -182,7 +182,7 @@ def test_infer(case: OpCase) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
+@pytest.mark.parametrize("case", [*CASES, HALF], ids=case_id)
 def test_gpu(case: OpCase) -> None:
     check_gpu(case)
 
@@ -260,7 +260,6 @@ def test_long_sequences_take_a_dispatch_a_step() -> None:
 def test_what_the_gpu_refuses() -> None:
     strange = recurrent("RNN", 2, 1, 1, 2, activations=["Cosine"])
     assert "cosine" in supported(strange).reason
-    assert "float16" in supported(HALF).reason
     few = recurrent("LSTM", 2, 1, 1, 2, activations=["Tanh"])
     assert "3 are needed" in supported(few).reason
 
