@@ -154,6 +154,7 @@ register(
         infer=_infer,
         lower=_lower,
         supports=_supports,
+        limits="weights but of 4 and 8 bits; g_idx; weight_prepacked",
         dtypes=FLOATS | {"uint8"},
         epilogue=True,
         flops=lambda view: 2 * product(view.out_shape()) * view.shape(0)[-1],

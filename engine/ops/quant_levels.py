@@ -70,6 +70,7 @@ def levels(
             ),
             supports=supports,
             limits="scales and zero points of more than one element",
+            limits="scales and zero points of more than one element",
             dtypes=_BYTES,
             tolerance=0.0,
         )
