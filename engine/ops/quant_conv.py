@@ -150,8 +150,6 @@ register(
         infer=_infer,
         lower=_lower,
         supports=_supports,
-        limits="more than three spatial axes; more than 8 bits; a scale or zero point of `x` "
-        "for each channel",
         limits="more than three spatial axes; scales and zero points but for the whole or channels",
         dtypes=_BYTES,
         epilogue=True,
@@ -167,8 +165,6 @@ register(
         infer=_infer,
         lower=_lower,
         supports=_supports,
-        limits="more than three spatial axes; more than 8 bits; a scale or zero point of `x` "
-        "for each channel",
         limits="more than three spatial axes; scales and zero points but for the whole or channels",
         dtypes=_BYTES | {"float32", "int32"},
         tail=Tail(

@@ -70,7 +70,6 @@ def levels(
             ),
             supports=supports,
             limits="scales and zero points of more than one element",
-            limits="scales and zero points of more than one element",
             dtypes=_BYTES,
             tolerance=0.0,
         )

@@ -117,7 +117,6 @@ def _register(op_type: str, domain: str = "", **rules: object) -> None:
         "infer": _infer,
         "lower": _lower,
         "supports": _supports,
-        "limits": "more than 8 bits; zero points for each row or column of a batch",
         "limits": "scales and zero points but for the whole, a row of A or a column of B",
         "dtypes": _BYTES,
         "epilogue": True,

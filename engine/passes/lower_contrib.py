@@ -8,6 +8,7 @@ SkipSimplified-, SimplifiedLayerNormalization  => [Add +] RMSNormalization
 EmbedLayerNormalization                        => Gather + Add + LayerNormalization
 RotaryEmbedding                                => RotaryEmbedding of ai.onnx
 MultiHeadAttention, Attention                  => Attention of ai.onnx (contrib_attention.py)
+DynamicQuantizeMatMul => DynamicQuantizeLinear + MatMulInteger + Cast + Mul [+ Add]
 
 Other float types stay: their operators round once, where several nodes round after each.
 """
@@ -183,6 +184,20 @@ def _rotary(b: Builder) -> str:
     return ""
 
 
+def _dynamic_product(b: Builder) -> str:
+    x, weight, scale = b.node.inputs[:3]
+    outputs = b.names(3, "DynamicQuantizeLinear")
+    levels, x_scale, x_zero = b.many("DynamicQuantizeLinear", (x,), outputs)
+    sums = b.op("MatMulInteger", levels, weight, x_zero, b.node.input(3))
+    scales = b.op("Mul", x_scale, scale)
+    product = b.op("Cast", sums, to=FLOAT32.code)
+    output = b.output(0)
+    scaled = b.op("Mul", product, scales, output="" if b.has(4) else output)
+    if b.has(4):
+        b.op("Add", scaled, b.node.inputs[4], output=output)
+    return ""
+
+
 _RULES: dict[str, Rule] = {
     "Gelu": _gelu,
     "BiasGelu": _gelu,
@@ -196,4 +211,5 @@ _RULES: dict[str, Rule] = {
     "RotaryEmbedding": _rotary,
     "MultiHeadAttention": multi_head_attention,
     "Attention": attention,
+    "DynamicQuantizeMatMul": _dynamic_product,
 }

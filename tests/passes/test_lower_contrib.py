@@ -19,6 +19,7 @@ MS = "com.microsoft"
 REWRITTEN = {
     "Attention",
     "BiasGelu",
+    "DynamicQuantizeMatMul",
     "EmbedLayerNormalization",
     "FastGelu",
     "FusedMatMul",
