@@ -19,6 +19,24 @@ def is_short_float(dtype: np.dtype[Any]) -> bool:
     return dtype == np.float16 or dtype.name.startswith(("bfloat", "float8", "float4"))
 
 
+def fitting(spare: Tensor | None, *operands: Tensor) -> Tensor | None:
+    """`spare` if it can hold the result of a function of `operands` in their dtype, else None."""
+    if spare is None:
+        return None
+    shape, dtype = spare.shape, spare.dtype
+    for x in operands:
+        if x.dtype != dtype or (x.shape != shape and not _broadcasts(x.shape, shape)):
+            return None
+    return spare
+
+
+def _broadcasts(shape: tuple[int, ...], onto: tuple[int, ...]) -> bool:
+    if len(shape) > len(onto):
+        return False
+    behind = onto[len(onto) - len(shape) :]
+    return all(a in (1, b) for a, b in zip(shape, behind, strict=True))
+
+
 def widened(function: Function, *operands: Tensor) -> Tensor:
     """`function` of the operands; short floats are computed in float32 and rounded once."""
     dtype = operands[0].dtype
@@ -29,28 +47,28 @@ def widened(function: Function, *operands: Tensor) -> Tensor:
 
 
 @cpu_op("Add", since=7)
-def add(a: Tensor, b: Tensor) -> Tensor:
+def add(a: Tensor, b: Tensor, *, spare: Tensor | None = None) -> Tensor:
     """a + b, broadcast; integers wrap. Source: ONNX Add-14."""
-    return np.asarray(np.add(a, b))
+    return np.asarray(np.add(a, b, out=fitting(spare, a, b)))
 
 
 @cpu_op("Sub", since=7)
-def sub(a: Tensor, b: Tensor) -> Tensor:
+def sub(a: Tensor, b: Tensor, *, spare: Tensor | None = None) -> Tensor:
     """a - b, broadcast; integers wrap. Source: ONNX Sub-14."""
-    return np.asarray(np.subtract(a, b))
+    return np.asarray(np.subtract(a, b, out=fitting(spare, a, b)))
 
 
 @cpu_op("Mul", since=7)
-def mul(a: Tensor, b: Tensor) -> Tensor:
+def mul(a: Tensor, b: Tensor, *, spare: Tensor | None = None) -> Tensor:
     """a * b, broadcast; integers wrap. Source: ONNX Mul-14."""
-    return np.asarray(np.multiply(a, b))
+    return np.asarray(np.multiply(a, b, out=fitting(spare, a, b)))
 
 
 @cpu_op("Div", since=7)
-def div(a: Tensor, b: Tensor) -> Tensor:
+def div(a: Tensor, b: Tensor, *, spare: Tensor | None = None) -> Tensor:
     """a / b, broadcast; integers round towards zero, and x / 0 is 0. Source: ONNX Div-14."""
     if a.dtype.kind not in "iu":
-        return np.asarray(np.true_divide(a, b))
+        return np.asarray(np.true_divide(a, b, out=fitting(spare, a, b)))
     quotient = np.floor_divide(a, b)
     if a.dtype.kind == "i":
         towards_zero = (np.remainder(a, b) != 0) & ((a < 0) != (b < 0))
@@ -200,23 +218,36 @@ def mean(*data: Tensor) -> Tensor:
 
 
 @cpu_op("Max", since=8)
-def max_(*data: Tensor) -> Tensor:
+def max_(*data: Tensor, spare: Tensor | None = None) -> Tensor:
     """Largest of broadcast operands; NaN if any is NaN. Source: ONNX Max-13."""
+    if len(data) == 2 and not is_short_float(data[0].dtype):
+        return np.asarray(np.maximum(*data, out=fitting(spare, *data)))
     return widened(lambda *xs: reduce(np.maximum, xs), *data)
 
 
 @cpu_op("Min", since=8)
-def min_(*data: Tensor) -> Tensor:
+def min_(*data: Tensor, spare: Tensor | None = None) -> Tensor:
     """Smallest of broadcast operands; NaN if any is NaN. Source: ONNX Min-13."""
+    if len(data) == 2 and not is_short_float(data[0].dtype):
+        return np.asarray(np.minimum(*data, out=fitting(spare, *data)))
     return widened(lambda *xs: reduce(np.minimum, xs), *data)
 
 
 @cpu_op("Clip", since=11)
-def clip(input: Tensor, min: Tensor | None = None, max: Tensor | None = None) -> Tensor:
+def clip(
+    input: Tensor,
+    min: Tensor | None = None,
+    max: Tensor | None = None,
+    *,
+    spare: Tensor | None = None,
+) -> Tensor:
     """min(max, max(input, min)) with scalar bounds; NaN stays. Source: ONNX Clip-13."""
-    result = input
+    bounds = [bound for bound in (min, max) if bound is not None]
+    if not bounds:
+        return input
+    out, result = fitting(spare, input, *bounds), input
     if min is not None:
-        result = np.maximum(result, min)
+        out = result = np.asarray(np.maximum(input, min, out=out))
     if max is not None:
-        result = np.minimum(result, max)
+        result = np.minimum(result, max, out=out)
     return np.asarray(result)

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cpu_fallback.elementwise import widened
+from cpu_fallback.elementwise import fitting, is_short_float, widened
 from cpu_fallback.numeric import erf as exact_erf
-from cpu_fallback.numeric import wide
 from cpu_fallback.registry import Tensor, cpu_op
 
 BLOCK = 1 << 15
@@ -46,7 +45,9 @@ def _register_ufuncs() -> None:
 
 
 def _unary(function: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
-    def apply(x: Tensor) -> Tensor:
+    def apply(x: Tensor, *, spare: Tensor | None = None) -> Tensor:
+        if spare is not None and x.dtype.kind == "f" and not is_short_float(x.dtype):
+            return np.asarray(function(x, out=fitting(spare, x)))
         return widened(function, x)
 
     return apply
@@ -69,6 +70,29 @@ def in_blocks(function: Callable[[Tensor], Any], x: Tensor) -> Tensor:
 def blocked(function: Callable[[Tensor], Any], x: Tensor) -> Tensor:
     """`widened` and `in_blocks`: for formulas of several passes."""
     return widened(lambda v: in_blocks(function, v), x)
+
+
+Formula = Callable[[Tensor, Tensor, Tensor], Any]
+"""Reads x, may use room for as many elements, and writes the result, perhaps over x, last."""
+
+
+def in_room(formula: Formula, x: Tensor, spare: Tensor | None) -> Tensor:
+    """A formula over pieces that fit a cache; short floats are computed in float32."""
+    if is_short_float(x.dtype):
+        return in_room(formula, x.astype(np.float32), None).astype(x.dtype)
+    if x.size <= BLOCK:
+        out = fitting(spare, x)
+        out = np.empty_like(x) if out is None else out
+        formula(x, np.empty_like(x), out)
+        return out
+    source = np.ascontiguousarray(x)
+    out = fitting(spare, x) if source is x else None
+    out = np.empty_like(source) if out is None else out
+    flat, target, room = source.reshape(-1), out.reshape(-1), np.empty(BLOCK, x.dtype)
+    for start in range(0, flat.size, BLOCK):
+        piece = flat[start : start + BLOCK]
+        formula(piece, room[: piece.size], target[start : start + BLOCK])
+    return out
 
 
 _ERF_AS_TANH = (
@@ -107,27 +131,43 @@ def reciprocal(x: Tensor) -> Tensor:
 
 
 @cpu_op("Sigmoid", since=6)
-def sigmoid(x: Tensor) -> Tensor:
+def sigmoid(x: Tensor, *, spare: Tensor | None = None) -> Tensor:
     """1 / (1 + exp(-x)). Source: ONNX Sigmoid-13."""
-    return blocked(_sigmoid, x)
+
+    def formula(v: Tensor, room: Tensor, out: Tensor) -> None:
+        np.divide(v.dtype.type(1), _denominator(v, 1.0, room), out=out)
+
+    return in_room(formula, x, spare)
 
 
-def _sigmoid(x: Tensor) -> Tensor:
-    one = x.dtype.type(1)
-    return np.asarray(one / (one + np.exp(-x)))
+def _denominator(x: Tensor, alpha: float, room: Tensor) -> Tensor:
+    """1 + exp(-alpha * x), in `room`."""
+    np.multiply(x, x.dtype.type(-alpha), out=room)
+    np.exp(room, out=room)
+    np.add(room, room.dtype.type(1), out=room)
+    return room
 
 
 @cpu_op("Relu", since=6)
-def relu(x: Tensor) -> Tensor:
+def relu(x: Tensor, *, spare: Tensor | None = None) -> Tensor:
     """max(x, 0); NaN stays. Source: ONNX Relu-14."""
-    return np.asarray(np.maximum(x, x.dtype.type(0)))
+    return np.asarray(np.maximum(x, x.dtype.type(0), out=fitting(spare, x)))
 
 
 @cpu_op("LeakyRelu", since=6)
-def leaky_relu(x: Tensor, *, alpha: float = 0.01) -> Tensor:
+def leaky_relu(x: Tensor, *, alpha: float = 0.01, spare: Tensor | None = None) -> Tensor:
     """x where x >= 0, else alpha * x. Source: ONNX LeakyRelu-16."""
-    kind = wide(x.dtype).type
-    return blocked(lambda v: np.maximum(v, kind(0)) + kind(alpha) * np.minimum(v, kind(0)), x)
+
+    def formula(v: Tensor, room: Tensor, out: Tensor) -> None:
+        kind = v.dtype.type
+        if 0 < alpha <= 1:
+            np.maximum(v, np.multiply(v, kind(alpha), out=room), out=out)
+            return
+        np.minimum(v, kind(0), out=room)
+        np.multiply(room, kind(alpha), out=room)
+        np.add(np.maximum(v, kind(0), out=out), room, out=out)
+
+    return in_room(formula, x, spare)
 
 
 @cpu_op("Elu", since=6)
@@ -163,26 +203,32 @@ def celu(x: Tensor, *, alpha: float = 1.0) -> Tensor:
     return blocked(apply, x)
 
 
+def _hard(x: Tensor, alpha: float, beta: float, room: Tensor) -> Tensor:
+    """max(0, min(1, alpha * x + beta)), in `room`."""
+    kind = x.dtype.type
+    np.multiply(x, kind(alpha), out=room)
+    np.add(room, kind(beta), out=room)
+    np.minimum(room, kind(1), out=room)
+    np.maximum(room, kind(0), out=room)
+    return room
+
+
 @cpu_op("HardSigmoid", since=6)
-def hard_sigmoid(x: Tensor, *, alpha: float = 0.2, beta: float = 0.5) -> Tensor:
+def hard_sigmoid(
+    x: Tensor, *, alpha: float = 0.2, beta: float = 0.5, spare: Tensor | None = None
+) -> Tensor:
     """max(0, min(1, alpha * x + beta)). Source: ONNX HardSigmoid-22."""
-
-    def apply(v: Tensor) -> Tensor:
-        kind = v.dtype.type
-        return np.asarray(np.maximum(np.minimum(kind(alpha) * v + kind(beta), kind(1)), kind(0)))
-
-    return blocked(apply, x)
+    return in_room(lambda v, _, out: _hard(v, alpha, beta, out), x, spare)
 
 
 @cpu_op("HardSwish", since=14)
-def hard_swish(x: Tensor) -> Tensor:
+def hard_swish(x: Tensor, *, spare: Tensor | None = None) -> Tensor:
     """x * max(0, min(1, x / 6 + 0.5)). Source: ONNX HardSwish-22."""
 
-    def apply(v: Tensor) -> Tensor:
-        kind = v.dtype.type
-        return np.asarray(v * np.maximum(np.minimum(v / kind(6) + kind(0.5), kind(1)), kind(0)))
+    def formula(v: Tensor, room: Tensor, out: Tensor) -> None:
+        np.multiply(v, _hard(v, 1 / 6, 0.5, room), out=out)
 
-    return blocked(apply, x)
+    return in_room(formula, x, spare)
 
 
 def _softplus(x: Tensor) -> Tensor:
@@ -226,9 +272,13 @@ def shrink(x: Tensor, *, bias: float = 0.0, lambd: float = 0.5) -> Tensor:
 
 
 @cpu_op("Swish", since=24)
-def swish(x: Tensor, *, alpha: float = 1.0) -> Tensor:
+def swish(x: Tensor, *, alpha: float = 1.0, spare: Tensor | None = None) -> Tensor:
     """x * sigmoid(alpha * x). Source: ONNX Swish-24."""
-    return blocked(lambda v: v * _sigmoid(v.dtype.type(alpha) * v), x)
+
+    def formula(v: Tensor, room: Tensor, out: Tensor) -> None:
+        np.divide(v, _denominator(v, alpha, room), out=out)
+
+    return in_room(formula, x, spare)
 
 
 @cpu_op("Gelu", since=20)

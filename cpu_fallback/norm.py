@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpu_fallback.elementwise import is_short_float
+from cpu_fallback.elementwise import fitting, is_short_float
 from cpu_fallback.registry import Tensor, cpu_op
 
 
@@ -41,15 +41,16 @@ def layer_normalization(
     Source: ONNX LayerNormalization-17.
     """
     axes = tuple(range(axis % x.ndim, x.ndim))
-    y = x.astype(np.float32) if stash_type == 1 else _wide(x)
+    y = x.astype(np.float32, copy=False) if stash_type == 1 else _wide(x)
     mean = y.mean(axis=axes, keepdims=True, dtype=y.dtype)
     centred = y - mean
     variance = np.mean(centred * centred, axis=axes, keepdims=True, dtype=y.dtype)
     inverse = y.dtype.type(1) / np.sqrt(variance + y.dtype.type(epsilon))
     centred *= inverse
-    result = centred.astype(x.dtype) * scale
+    result = centred.astype(x.dtype, copy=False)
+    result = np.multiply(result, scale, out=fitting(result, scale))
     if b is not None:
-        result = result + b
+        result = np.add(result, b, out=fitting(result, b))
     result = np.asarray(result).astype(x.dtype, copy=False)
     return result if n_outputs == 1 else (result, mean, inverse)
 
@@ -78,7 +79,8 @@ def instance_normalization(
     Source: ONNX InstanceNormalization-22.
     """
     y = _standardized(_wide(input), tuple(range(2, input.ndim)), epsilon)
-    y = y * _per_channel(scale, y) + _per_channel(b, y)
+    y *= _per_channel(scale, y)
+    y += _per_channel(b, y)
     return np.asarray(y).astype(input.dtype, copy=False)
 
 
@@ -115,6 +117,7 @@ def batch_normalization(
     momentum: float = 0.9,
     training_mode: int = 0,
     n_outputs: int = 1,
+    spare: Tensor | None = None,
 ) -> Tensor | tuple[Tensor, ...]:
     """Scale and shift each channel of [N, C, ...] by given, or in training own, statistics.
 
@@ -137,6 +140,8 @@ def batch_normalization(
         mean, variance = own_mean, own_variance
     factor = _wide(scale) / np.sqrt(variance + variance.dtype.type(epsilon))
     shift = _wide(b) - mean * factor
-    result = y * _per_channel(factor, y) + _per_channel(shift, y)
+    of_channel = _per_channel(factor, y)
+    result = np.multiply(y, of_channel, out=fitting(spare if x.ndim > 1 else None, y, of_channel))
+    result += _per_channel(shift, y)
     result = np.asarray(result).reshape(x.shape).astype(x.dtype, copy=False)
     return (result, *kept)[:n_outputs] if n_outputs > 1 else result

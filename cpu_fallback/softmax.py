@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpu_fallback.elementwise import widened
+from cpu_fallback.elementwise import fitting, widened
 from cpu_fallback.registry import Tensor, cpu_op
 
 
 @cpu_op("Softmax", since=13)
-def softmax(input: Tensor, *, axis: int = -1) -> Tensor:
+def softmax(input: Tensor, *, axis: int = -1, spare: Tensor | None = None) -> Tensor:
     """exp(input) over its sum along `axis`; NaN where the row is all -inf.
 
     Source: ONNX Softmax-13.
@@ -18,7 +18,7 @@ def softmax(input: Tensor, *, axis: int = -1) -> Tensor:
     def apply(x: Tensor) -> Tensor:
         if not x.size:
             return x.copy()
-        y = x - np.max(x, axis=axis, keepdims=True)
+        y = np.subtract(x, np.max(x, axis=axis, keepdims=True), out=fitting(spare, x))
         np.exp(y, out=y)
         y /= np.sum(y, axis=axis, keepdims=True)
         return np.asarray(y)
