@@ -100,11 +100,12 @@ fn main(
         c = select(c, new_state.y, step < length);
 //# endif
 //# if GRU
-        let reset = gru_gate(old, at, direction, 1u, unit);
-        let z = gru_gate(old, at, direction, 0u, unit);
+        let sums = products(old, direction, unit);
+        let reset = gru_gate(sums.y, at, direction, 1u, unit);
+        let z = gru_gate(sums.x, at, direction, 0u, unit);
         let recurrence_bias = bias(direction, 5u, unit);
 //# if LINEAR
-        let recurrence = reset * (product(old, direction, 2u, unit) + recurrence_bias);
+        let recurrence = reset * (sums.z + recurrence_bias);
 //# else
         states[2u * WORKGROUP_SIZE + lane] = select(0.0, reset * h, is_unit);
         workgroupBarrier();

@@ -76,7 +76,8 @@ fn main(
     let at = gates_of(t, sequence, direction);
     let h = load_states(old + unit);
 //# if RESET
-    store_states(other + unit, gru_gate(old, at, direction, 1u, unit) * h);
+    let sum = product(old, direction, 1u, unit);
+    store_states(other + unit, gru_gate(sum, at, direction, 1u, unit) * h);
 //# else
 //# if LSTM
     let c = load_states(other + unit);
@@ -85,12 +86,14 @@ fn main(
     store_states(other + unit, select(c, new_state.y, step < length));
 //# endif
 //# if GRU
-    let z = gru_gate(old, at, direction, 0u, unit);
     let recurrence_bias = bias(direction, 5u, unit);
 //# if LINEAR
-    let reset = gru_gate(old, at, direction, 1u, unit);
-    let recurrence = reset * (product(old, direction, 2u, unit) + recurrence_bias);
+    let sums = products(old, direction, unit);
+    let z = gru_gate(sums.x, at, direction, 0u, unit);
+    let reset = gru_gate(sums.y, at, direction, 1u, unit);
+    let recurrence = reset * (sums.z + recurrence_bias);
 //# else
+    let z = gru_gate(product(old, direction, 0u, unit), at, direction, 0u, unit);
     let recurrence = product(other, direction, 2u, unit) + recurrence_bias;
 //# endif
     let new_h = gru_cell(z, h, recurrence, at, direction, unit);

@@ -42,17 +42,17 @@ longer than dispatches to all of the GPU take."""
 
 @dataclass(frozen=True)
 class _Cell:
-    """An operator: gates, default activations, and products of length `hidden` in a step."""
+    """An operator: gates, default activations, and loops over the hidden units in a step."""
 
     gates: int
     functions: tuple[str, ...]
-    products: int
+    loops: int = 1
 
 
 CELLS = {
-    "LSTM": _Cell(4, ("Sigmoid", "Tanh", "Tanh"), 1),
-    "GRU": _Cell(3, ("Sigmoid", "Tanh"), 3),
-    "RNN": _Cell(1, ("Tanh",), 1),
+    "LSTM": _Cell(4, ("Sigmoid", "Tanh", "Tanh")),
+    "GRU": _Cell(3, ("Sigmoid", "Tanh"), 2),
+    "RNN": _Cell(1, ("Tanh",)),
 }
 
 
@@ -154,7 +154,7 @@ def _supports(view: NodeView) -> Support:
     unknown = [f.name for f in functions if not f.known]
     if unknown:
         return no(f"there is no kernel for the activation {unknown[0]!r}")
-    limit = MAX_TRIPS // found.cell.products * 4
+    limit = MAX_TRIPS // found.cell.loops * 4
     return yes_if(
         at_least(found.hidden, 1, "there are hidden units"),
         at_least(limit, found.hidden, f"there are at most {limit} hidden units"),
@@ -296,7 +296,7 @@ class _Lowered:
             size = min(max(-(-found.hidden // 64) * 64, 64), size)
         if len(tensors) > target.max_storage_buffers_per_shader_stage:
             return None
-        trips = found.steps * (1 + found.cell.products * ceildiv(found.hidden, 4))
+        trips = found.steps * (1 + found.cell.loops * ceildiv(found.hidden, 4))
         when = (
             at_least(size, found.hidden),
             at_least(min(MAX_TRIPS, target.max_loop_trips), trips),
@@ -332,7 +332,7 @@ class _Lowered:
                 frozenset(flags - ({"WANT_Y"} if more else set()) | set(more)),
                 {"ACTIVATIONS": self.text.functions},
                 extra_params=tuple((name, "f32") for name, _ in self.text.words),
-                trips=found.cell.products * ceildiv(found.hidden, 4),
+                trips=found.cell.loops * ceildiv(found.hidden, 4),
                 repeat=found.steps,
             )
 

@@ -121,10 +121,28 @@ fn product(at: u32, direction: u32, gate: u32, unit: u32) -> f32 {
 }
 //# endif
 //# if GRU
+// The recurrence of the gates that see the state as it is: update, reset, and with LINEAR the rest.
+fn products(at: u32, direction: u32, unit: u32) -> vec3<f32> {
+    let gate = params.hidden * 4u;
+    var place = weights_of(direction) + unit * 4u;
+    var update = vec4<f32>();
+    var reset = vec4<f32>();
+    var candidate = vec4<f32>();
+    for (var k = 0u; k < params.hidden; k += 4u) {
+        let h = four(at, k);
+        update += h * load4_r(place);
+        reset += h * load4_r(place + gate);
+//# if LINEAR
+        candidate += h * load4_r(place + 2u * gate);
+//# endif
+        place += 3u * gate;
+    }
+    return vec3<f32>(total(update), total(reset), total(candidate));
+}
+
 // Gate 0 (update) or 1 (reset).
-fn gru_gate(state: u32, at: u32, direction: u32, gate: u32, unit: u32) -> f32 {
-    let x = input_of(at, direction, gate, unit, true);
-    return activate_f(limited(x + product(state, direction, gate, unit)), direction);
+fn gru_gate(sum: f32, at: u32, direction: u32, gate: u32, unit: u32) -> f32 {
+    return activate_f(limited(sum + input_of(at, direction, gate, unit, true)), direction);
 }
 
 // The new state; `recurrence` is what the state adds to the candidate, without its bias.
