@@ -20,10 +20,8 @@ from engine.compiler import (
     split_ms,
 )
 from engine.costs import DeviceProfile
-from engine.dims import evaluate, substitute, symbol, symbols_of
-from engine.dtypes import INT64, from_numpy
-from engine.errors import InputError, PlanError
-from engine.ir import Array, Graph, Node, TensorType, Value
+from engine.errors import PlanError
+from engine.ir import Array, Graph, Node
 from engine.passes import PipelineResult
 from engine.plan import Plan
 from engine.ranges import CHECKED
@@ -31,6 +29,7 @@ from engine.runtime.constants import ConstantStore
 from engine.runtime.context import WideInputError
 from engine.runtime.device import Device
 from engine.runtime.executor import Executor
+from engine.runtime.feeds import bind_inputs, held, kind, specialised, typed, with_contents
 from engine.runtime.prepared import MAX_DECIDED, Prepared
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue
@@ -100,7 +99,7 @@ class Runner:
         """
         outputs = self.graph.outputs if outputs is None else outputs
         options = replace(
-            self.options, growing=self._growing(feeds, on_device), held_inputs=_held(feeds)
+            self.options, growing=self._growing(feeds, on_device), held_inputs=held(feeds)
         )
         while True:
             prepared, binding = self._prepare(feeds, options, around or {})
@@ -192,7 +191,7 @@ class Runner:
     ) -> tuple[Prepared, dict[str, int]]:
         known = {} if stand_ins else self._known(feeds)
         signature = tuple(
-            (*_kind(feeds.get(n)), known[n].tobytes() if n in known else None)
+            (*kind(feeds.get(n)), known[n].tobytes() if n in known else None)
             for n in self.graph.inputs
         )
         key = (
@@ -241,14 +240,14 @@ class Runner:
         signature: tuple[Any, ...],
         key: tuple[Any, ...],
     ) -> tuple[Prepared, dict[str, int]]:
-        graph = _with_contents(_typed(self.graph, feeds), known)
+        graph = with_contents(typed(self.graph, feeds), known)
         binding = bind_inputs(graph, feeds, around)
         passed = self._passed.get(signature)
         if passed is None or GuardTable(passed.guards).broken(binding):
             passed = self._passed[signature] = optimise(graph, options, binding)
         plan = self._planned(passed, options, binding, around)
         if GuardTable(plan.guards).broken(binding):
-            fixed = _specialised(graph, binding)
+            fixed = specialised(graph, binding)
             passed = optimise(fixed, options, binding)
             plan = self._planned(passed, options, binding, around)
             binding = bind_inputs(plan.graph, feeds, around)
@@ -300,12 +299,6 @@ class Runner:
         return [results[name] for name in body.outputs]
 
 
-def _held(feeds: Mapping[str, Any]) -> frozenset[str]:
-    """The int64 inputs that are on the device already."""
-    given = (n for n, fed in feeds.items() if isinstance(fed, DeviceValue))
-    return frozenset(n for n in given if feeds[n].dtype is INT64)
-
-
 def _scan(plan: Plan, feeds: Mapping[str, Any]) -> None:
     """Raises: WideInputError if an int64 input is not what the plan takes it for."""
     low, high = CHECKED
@@ -329,82 +322,3 @@ def _without(options: Options, error: LimitError) -> Options:
     log.info("nodes %s go to the CPU: %s", error.nodes, error)
     refused = {**options.refused, **dict.fromkeys(error.nodes, str(error))}
     return replace(options, refused=refused)
-
-
-def _kind(value: Any) -> tuple[Any, ...]:
-    if value is None or isinstance(value, list):
-        return (type(value).__name__,)
-    if isinstance(value, DeviceValue):
-        return (value.dtype.name, len(value.shape))
-    return (from_numpy(np.asarray(value).dtype).name, np.ndim(value))
-
-
-def _typed(graph: Graph, feeds: Mapping[str, Any]) -> Graph:
-    """The graph for a kind of call: inputs of open type get one, fed initializers are none."""
-    changed: dict[str, Value] = {}
-    for name in graph.inputs:
-        value, fed = graph.values[name], feeds.get(name)
-        if fed is None or isinstance(fed, list):
-            continue
-        if value.constant is not None:
-            changed[name] = value = value.replace(constant=None, dims=None)
-        if value.tensor is not None and value.tensor.shape is not None:
-            continue
-        shape = tuple(fed.shape if isinstance(fed, DeviceValue) else np.shape(fed))
-        dtype = fed.dtype if isinstance(fed, DeviceValue) else from_numpy(np.asarray(fed).dtype)
-        dims = tuple(symbol(f"{name}_{axis}") for axis in range(len(shape)))
-        changed[name] = value.replace(type=TensorType(dtype, dims))
-    return graph.replace(values={**graph.values, **changed}) if changed else graph
-
-
-def _with_contents(graph: Graph, known: Mapping[str, Array]) -> Graph:
-    """The graph with some of its inputs as constants."""
-    if not known:
-        return graph
-    values = dict(graph.values)
-    for name, array in known.items():
-        content = array.copy()
-        content.flags.writeable = False
-        kind = TensorType(from_numpy(content.dtype), content.shape)
-        values[name] = values[name].replace(type=kind, constant=content, dims=None)
-    return graph.replace(values=values, inputs=tuple(n for n in graph.inputs if n not in known))
-
-
-def _specialised(graph: Graph, binding: Mapping[str, int]) -> Graph:
-    """The graph with every input size fixed to what `binding` says."""
-    changed = {}
-    for name in graph.inputs:
-        tensor = graph.tensor(name)
-        if tensor is not None and tensor.shape is not None:
-            shape = tuple(substitute(d, binding) for d in tensor.shape)
-            changed[name] = graph.values[name].replace(type=TensorType(tensor.dtype, shape))
-    return graph.replace(values={**graph.values, **changed})
-
-
-def bind_inputs(
-    graph: Graph, feeds: Mapping[str, Any], around: Mapping[str, int]
-) -> dict[str, int]:
-    """Symbol to size, read off the shapes of the inputs; those of `around` are known already.
-
-    Raises: InputError if a size contradicts the model, or another input.
-    """
-    binding = dict(around)
-    for name in graph.inputs:
-        tensor, fed = graph.tensor(name), feeds.get(name)
-        if tensor is None or tensor.shape is None or fed is None or isinstance(fed, list):
-            continue
-        shape = fed.shape if isinstance(fed, DeviceValue) else np.shape(fed)
-        if len(shape) != len(tensor.shape):
-            raise InputError(
-                f"input {name!r} has rank {len(shape)} (shape {tuple(shape)}); expected {tensor}"
-            )
-        for axis, (dim, size) in enumerate(zip(tensor.shape, shape, strict=True)):
-            if str(dim) in symbols_of(dim):
-                binding.setdefault(str(dim), int(size))
-            expected = evaluate(dim, binding)
-            if expected != size:
-                raise InputError(
-                    f"input {name!r} has size {size} on axis {axis}; expected {expected} of "
-                    f"{tensor}"
-                )
-    return binding

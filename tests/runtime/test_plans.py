@@ -15,7 +15,7 @@ from engine.costs import DeviceProfile
 from engine.dims import evaluate, symbols_of
 from engine.importer import load_model
 from engine.plan import Dispatch, Plan
-from engine.runtime.runner import bind_inputs
+from engine.runtime.feeds import bind_inputs
 from engine.runtime.session import InferenceSession
 from engine.target import Target
 from tests.real_models import RealModel, real_models

@@ -336,3 +336,12 @@ def test_symbols_named_alike_in_the_model_stay_apart() -> None:
         np.testing.assert_array_equal(
             session.run(None, {"x": x, "w": w})[0], np.concatenate([abs(x), w])
         )
+
+
+def test_an_input_without_a_shape_beside_a_size_that_sounds_alike() -> None:
+    model = parse("g (float[x_0] w, float[n] x) => (float[k] y) { y = Concat <axis = 0> (x, w) }")
+    model.graph.input[1].type.tensor_type.ClearField("shape")
+    with InferenceSession(model, device="gpu") as session:
+        x, w = noise(3), noise(2)
+        (y,) = session.run(None, {"x": x, "w": w})
+        np.testing.assert_array_equal(y, np.concatenate([x, w]))

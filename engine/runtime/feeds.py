@@ -1,0 +1,103 @@
+"""Feeds: what the inputs of a call say of its graph: kinds, types, contents and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from engine.dims import evaluate, substitute, symbol, symbols_of
+from engine.dtypes import INT64, from_numpy
+from engine.errors import InputError
+from engine.ir import Array, Graph, TensorType, Value
+from engine.runtime.values import DeviceValue
+
+
+def held(feeds: Mapping[str, Any]) -> frozenset[str]:
+    """The int64 inputs that are on the device already."""
+    given = (n for n, fed in feeds.items() if isinstance(fed, DeviceValue))
+    return frozenset(n for n in given if feeds[n].dtype is INT64)
+
+
+def kind(value: Any) -> tuple[Any, ...]:
+    """What of an input decides about the plan, sizes left out: dtype and rank."""
+    if value is None or isinstance(value, list):
+        return (type(value).__name__,)
+    if isinstance(value, DeviceValue):
+        return (value.dtype.name, len(value.shape))
+    return (from_numpy(np.asarray(value).dtype).name, np.ndim(value))
+
+
+def typed(graph: Graph, feeds: Mapping[str, Any]) -> Graph:
+    """The graph for a kind of call: inputs of open type get one, fed initializers are none."""
+    changed: dict[str, Value] = {}
+    tensors = [graph.tensor(n) for n in graph.inputs]
+    taken = {s for t in tensors if t is not None for d in t.shape or () for s in symbols_of(d)}
+    for name in graph.inputs:
+        value, fed = graph.values[name], feeds.get(name)
+        if fed is None or isinstance(fed, list):
+            continue
+        if value.constant is not None:
+            changed[name] = value = value.replace(constant=None, dims=None)
+        if value.tensor is not None and value.tensor.shape is not None:
+            continue
+        shape = tuple(fed.shape if isinstance(fed, DeviceValue) else np.shape(fed))
+        dtype = fed.dtype if isinstance(fed, DeviceValue) else from_numpy(np.asarray(fed).dtype)
+        names = (f"{name}_{axis}" for axis in range(len(shape)))
+        dims = tuple(symbol(f"{n}'" if n in taken else n) for n in names)
+        changed[name] = value.replace(type=TensorType(dtype, dims))
+    return graph.replace(values={**graph.values, **changed}) if changed else graph
+
+
+def with_contents(graph: Graph, known: Mapping[str, Array]) -> Graph:
+    """The graph with some of its inputs as constants."""
+    if not known:
+        return graph
+    values = dict(graph.values)
+    for name, array in known.items():
+        content = array.copy()
+        content.flags.writeable = False
+        kind = TensorType(from_numpy(content.dtype), content.shape)
+        values[name] = values[name].replace(type=kind, constant=content, dims=None)
+    return graph.replace(values=values, inputs=tuple(n for n in graph.inputs if n not in known))
+
+
+def specialised(graph: Graph, binding: Mapping[str, int]) -> Graph:
+    """The graph with every input size fixed to what `binding` says."""
+    changed = {}
+    for name in graph.inputs:
+        tensor = graph.tensor(name)
+        if tensor is not None and tensor.shape is not None:
+            shape = tuple(substitute(d, binding) for d in tensor.shape)
+            changed[name] = graph.values[name].replace(type=TensorType(tensor.dtype, shape))
+    return graph.replace(values={**graph.values, **changed})
+
+
+def bind_inputs(
+    graph: Graph, feeds: Mapping[str, Any], around: Mapping[str, int]
+) -> dict[str, int]:
+    """Symbol to size, read off the shapes of the inputs; those of `around` are known already.
+
+    Raises: InputError if a size contradicts the model, or another input.
+    """
+    binding = dict(around)
+    for name in graph.inputs:
+        tensor, fed = graph.tensor(name), feeds.get(name)
+        if tensor is None or tensor.shape is None or fed is None or isinstance(fed, list):
+            continue
+        shape = fed.shape if isinstance(fed, DeviceValue) else np.shape(fed)
+        if len(shape) != len(tensor.shape):
+            raise InputError(
+                f"input {name!r} has rank {len(shape)} (shape {tuple(shape)}); expected {tensor}"
+            )
+        for axis, (dim, size) in enumerate(zip(tensor.shape, shape, strict=True)):
+            if str(dim) in symbols_of(dim):
+                binding.setdefault(str(dim), int(size))
+            expected = evaluate(dim, binding)
+            if expected != size:
+                raise InputError(
+                    f"input {name!r} has size {size} on axis {axis}; expected {expected} of "
+                    f"{tensor}"
+                )
+    return binding
