@@ -9,7 +9,7 @@
 // y: [batch, rows, columns] T
 // flags: BIAS (c is added), A_ZERO, B_ZERO, B_SCALE
 // MAPS: where a batch of a and of b starts; how b is read if it is packed
-// BODY: the unrolled tile, from engine/ops/_matmul_text.py
+// BUILTINS, BODY: the unrolled tile, from engine/ops/_matmul_text.py
 // dispatch: one workgroup a task: column blocks, then row blocks, then batches
 struct Params {
     rows: u32,
@@ -44,7 +44,7 @@ fn main(
     @builtin(local_invocation_id) local: vec3<u32>,
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
-) {
+${BUILTINS}) {
     let task = group.x + group.y * groups.x;
     if (task >= params.tasks) {
         return;

@@ -12,7 +12,7 @@ from engine.dtypes import FLOAT32
 from engine.errors import ShapeError
 from engine.ir import Array
 from engine.ops import YES, KernelCall, Lowering, NodeView, Stage, Support, linear, no, yes_if
-from engine.target import Target
+from engine.ops._variants import SHARED_BY
 from engine.tiles import Tile
 from engine.windows import Windows
 
@@ -74,18 +74,11 @@ def pack_of(group_out: Dim) -> int:
     return 4 if (bounds(group_out)[1] or 8) <= 4 else 8
 
 
-SHARED_BY = 8
-"""The subgroup size that kernels with shared weights are written for."""
 _SHARED_TILES = ((16, 4, 100), (16, 7, 95), (8, 4, 70))
 """Output channels, pixels, and relative speed of tiles with shared weights.
 
 Few and of moderate size: a driver takes 0.1 to 0.6 s to compile one.
 """
-
-
-def shares_weights(target: Target) -> bool:
-    """Whether kernels may share weights within subgroups."""
-    return "subgroups" in target.features and target.subgroup_size == SHARED_BY
 
 
 def shared_tile(group_out: Dim, rows: Dim, width: Dim) -> tuple[int, int]:

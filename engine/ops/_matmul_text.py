@@ -18,6 +18,7 @@ class Tile:
         a_transposed, b_transposed: a is [inner, rows], b is [columns, inner].
         inner_by_four, rows_by_four, columns_by_four: 4 divides that size.
         shared: invocations of a workgroup share the inner axis (few rows) instead of rows.
+        subgroup: the eight invocations of a subgroup load the rows of a together; 8 divides rows.
         scale: multiply by `params.alpha`.
         bias: "" or how c is added: "row" (four neighbours at a time) or "any".
         bias_scale: multiply c by `params.beta`.
@@ -37,6 +38,7 @@ class Tile:
     rows_by_four: bool = False
     columns_by_four: bool = False
     shared: bool = False
+    subgroup: bool = False
     scale: bool = False
     bias: str = ""
     bias_scale: bool = False
@@ -49,6 +51,11 @@ class Tile:
     @property
     def vector(self) -> str:
         return f"vec4<{self.kind}>"
+
+    @property
+    def builtins(self) -> str:
+        """Parameters of the entry point beyond those that the template has."""
+        return "    @builtin(subgroup_invocation_id) lane: u32,\n" if self.subgroup else ""
 
     @property
     def groups(self) -> range:
@@ -88,10 +95,17 @@ def _places(tile: Tile) -> Iterator[str]:
     """First row and column of the invocation, and its share of the inner axis."""
     x, y = ("local.y", "local.x") if tile.along_inner else ("local.x", "local.y")
     across = "WORKGROUP_Y" if tile.along_inner else "WORKGROUP_X"
-    yield f"let column = (column_block * {across} + {x}) * {tile.columns}u;"
+    kind = "var" if tile.subgroup else "let"
+    yield f"{kind} column = (column_block * {across} + {x}) * {tile.columns}u;"
     if tile.shared:
         yield f"let row = block * {tile.rows}u;"
         yield f"let share = {y};"
+        return
+    if tile.subgroup:
+        # subgroups stay whole: what is past the end repeats the last columns
+        yield f"let row = block * {tile.rows}u;"
+        yield "let inside = column < params.columns;"
+        yield "column = min(column, (params.columns - 1u) / 4u * 4u);"
         return
     if tile.workgroup[1] == 1:
         yield f"let row = block * {tile.rows}u;"
@@ -108,7 +122,11 @@ def _starts(tile: Tile) -> Iterator[str]:
     for i in range(tile.rows):
         for j in tile.groups:
             yield f"var sum{i}_{j} = {tile.vector}();"
-    if not tile.a_transposed:
+    if tile.subgroup:
+        for i in range(0, tile.rows, 8):
+            yield f"let row{i} = min(row + {i}u + lane, params.rows - 1u);"
+            yield f"let a{i} = a_start + row{i}{'' if tile.a_transposed else ' * params.inner'};"
+    elif not tile.a_transposed:
         for i in range(tile.rows):
             at = "row" if i == 0 else f"min(row + {i}u, params.rows - 1u)"
             yield f"let a{i} = a_start + {at} * params.inner;"
@@ -175,7 +193,7 @@ def _block(tile: Tile, steps: int) -> Iterator[str]:
     """`steps` (4, or 1 for the rest) neighbours of the inner axis."""
     wide = tile.inner_by_four and steps == 4
     if wide and not tile.a_transposed:
-        for i in range(tile.rows):
+        for i in range(0, tile.rows, 8 if tile.subgroup else 1):
             yield f"let p{i} = {_taken(tile, 'a', f'load4_a(a{i} + k)', tile.vector, i)};"
     if wide and tile.b_transposed:
         for c in range(tile.columns):
@@ -184,7 +202,12 @@ def _block(tile: Tile, steps: int) -> Iterator[str]:
     for q in range(steps):
         for j in tile.groups:
             yield f"let q{q}_{j} = {_columns(tile, wide, q, j)};"
-        if tile.a_transposed and tile.rows_by_four:
+        if tile.subgroup and (tile.a_transposed or not wide):
+            step = " * params.rows" if tile.a_transposed else ""
+            for i in range(0, tile.rows, 8):
+                value = f"load_a(a{i} + (k + {q}u){step})"
+                yield f"let p{q}_{i} = {_taken(tile, 'a', value, tile.kind, i)};"
+        elif tile.a_transposed and tile.rows_by_four:
             for i in range(0, tile.rows, 4):
                 at = f"min(row + {i}u, params.rows - 4u)"
                 yield f"let p{q}_{i} = load4_a(a_start + (k + {q}u) * params.rows + {at});"
@@ -203,6 +226,10 @@ def _block(tile: Tile, steps: int) -> Iterator[str]:
 
 def _row(tile: Tile, wide: bool, q: int, i: int) -> str:
     """Element of a in row i of the tile, q steps on."""
+    if tile.subgroup:
+        first = i // 8 * 8
+        mine = f"p{first}[{q}]" if wide and not tile.a_transposed else f"p{q}_{first}"
+        return f"subgroupBroadcast({mine}, {i % 8}u)"
     if not tile.a_transposed:
         value = f"load_a(a{i} + k + {q}u)"
         return f"p{i}[{q}]" if wide else _taken(tile, "a", value, tile.kind, i)
@@ -247,6 +274,15 @@ def _reduce(tile: Tile) -> Iterator[str]:
 
 def _finish(tile: Tile) -> Iterator[str]:
     """Scales, adds c and stores, each element once."""
+    if tile.subgroup:
+        yield "if (inside) {"
+        yield from _indent(_finish_rows(tile))
+        yield "}"
+    else:
+        yield from _finish_rows(tile)
+
+
+def _finish_rows(tile: Tile) -> Iterator[str]:
     for i in range(tile.rows):
         lines: list[str] = []
         lines.append(f"let place{i} = y_start + (row + {i}u) * params.columns + column;")

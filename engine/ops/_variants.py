@@ -6,9 +6,19 @@ import dataclasses
 from collections.abc import Sequence
 
 from engine.ops import KernelCall, Stage
+from engine.target import Target
 
 MAX_TRIPS = 59000
 """Loop iterations that an invocation is planned for; drivers cut loops off past 65,535."""
+
+
+SHARED_BY = 8
+"""The subgroup size that kernels with shared loads are written for."""
+
+
+def shares_loads(target: Target) -> bool:
+    """Whether invocations of a subgroup may load what all of them need together."""
+    return "subgroups" in target.features and target.subgroup_size == SHARED_BY
 
 
 def choose(alternatives: Sequence[KernelCall]) -> Stage:

@@ -30,12 +30,11 @@ from engine.ops._convolution import (
     pack_of,
     packed_weights,
     shared_tile,
-    shares_weights,
     tile_call,
     trips_of,
     variants,
 )
-from engine.ops._variants import choose
+from engine.ops._variants import choose, shares_loads
 from engine.tiles import Strip, Tile
 from engine.windows import Windows, windows
 
@@ -70,7 +69,7 @@ def geometry(view: NodeView) -> Geometry:
     x, w = view.shape(0), view.shape(1)
     group_out = w[0] // group
     geo = Geometry(_windows(view).without_units(), x[0], group, w[1], group_out, pack_of(group_out))
-    if not shares_weights(view.target) or (bounds(group_out)[1] or 8) < 8:
+    if not shares_loads(view.target) or (bounds(group_out)[1] or 8) < 8:
         return geo
     rows, width = geo.batch * product(geo.win.out[:2]), geo.win.out[2]
     if _is_pointwise(geo.win):

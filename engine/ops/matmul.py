@@ -28,6 +28,8 @@ from engine.ops import (
 )
 from engine.ops._matmul_text import Tile, body
 from engine.ops._shapes import broadcast_shapes
+from engine.ops._variants import SHARED_BY, shares_loads
+from engine.target import Target
 
 
 def _inner(view: NodeView, a: Dim, b: Dim) -> Dim:
@@ -174,12 +176,17 @@ class Product:
 
 @dataclass(frozen=True)
 class Shape2D:
-    """Elements of an invocation, invocations of a workgroup, and whether these share `inner`."""
+    """Elements of an invocation, invocations of a workgroup, and what these share.
+
+    Attributes:
+        shared: they share the inner axis. subgroup: those of a subgroup load rows of a together.
+    """
 
     rows: int
     columns: int
     workgroup: tuple[int, int]
     shared: bool = False
+    subgroup: bool = False
 
     def tasks(self, p: Product) -> Dim:
         """Workgroups of a product (of a shape that does not share)."""
@@ -196,11 +203,12 @@ UNIFORM = ((320, Shape2D(8, 8, (64, 1))), (160, Shape2D(8, 4, (64, 1))))
 SQUARE = (Shape2D(8, 8, (8, 8)), Shape2D(8, 4, (8, 8)))
 SMALL = Shape2D(4, 4, (8, 8))
 SHARING = Shape2D(FEW_ROWS, 4, (16, 8), True)
+SUBGROUP = Shape2D(16, 4, (SHARED_BY, 1), subgroup=True)
 LONGEST = 200_000
 """Inner sizes beyond are shared by several invocations: the loop of one must stay short."""
 
 
-def _shapes(p: Product) -> Iterator[tuple[Shape2D, tuple[Guard, ...]]]:
+def _shapes(p: Product, subgroups: bool) -> Iterator[tuple[Shape2D, tuple[Guard, ...]]]:
     """Shapes of tiles and when each is the best, in order; the last always is."""
     low, high = bounds(p.rows)
     if low is None or low <= FEW_ROWS:
@@ -210,6 +218,11 @@ def _shapes(p: Product) -> Iterator[tuple[Shape2D, tuple[Guard, ...]]]:
             yield dataclasses.replace(SHARING, rows=1), (at_least(1, p.rows),)
             yield SHARING, (at_least(FEW_ROWS, p.rows),)
     short = at_least(LONGEST, p.inner)
+    if subgroups and p.a_zero.form != "buffer" and (bounds(p.columns)[1] or LONGEST) > 16:
+        few = high is not None and high <= SUBGROUP.rows // 2
+        yield dataclasses.replace(SUBGROUP, rows=8) if few else SUBGROUP, (short,)
+        yield SHARING, ()
+        return
     for least, shape in UNIFORM:
         yield shape, (short, at_least(p.columns, least + 1), at_least(shape.tasks(p), ENOUGH))
     for shape in SQUARE:
@@ -218,11 +231,11 @@ def _shapes(p: Product) -> Iterator[tuple[Shape2D, tuple[Guard, ...]]]:
     yield SHARING, ()
 
 
-def tiles(p: Product) -> Iterator[tuple[Tile, tuple[Guard, ...]]]:
+def tiles(p: Product, subgroups: bool = False) -> Iterator[tuple[Tile, tuple[Guard, ...]]]:
     """The ways to compute a product, best first; the last one has no guard."""
     inner, rows, columns = (divisible(d, 4) for d in (p.inner, p.rows, p.columns))
     large = False
-    for shape, wanted in _shapes(p):
+    for shape, wanted in _shapes(p, subgroups):
         if any(g.known is False for g in wanted):
             continue
         unsure = any(g.known is None for g in wanted)
@@ -232,7 +245,7 @@ def tiles(p: Product) -> Iterator[tuple[Tile, tuple[Guard, ...]]]:
                 continue
             large = True
         for fours in itertools.product((True, False), repeat=3):
-            if fours[1] and not p.a_transposed:
+            if fours[1] and (shape.subgroup or not p.a_transposed):
                 continue
             pairs = zip((inner, rows, columns), fours, strict=True)
             guards = [*wanted, *(g for g, four in pairs if four)]
@@ -257,6 +270,7 @@ def _tile(p: Product, shape: Shape2D, fours: tuple[bool, ...]) -> Tile:
         rows_by_four=fours[1],
         columns_by_four=fours[2],
         shared=shape.shared,
+        subgroup=shape.subgroup,
         scale=p.alpha != 1,
         bias=("row" if by_row else "any") if p.c else "",
         bias_scale=p.beta != 1,
@@ -316,6 +330,8 @@ def _call(
     if tile.shared:
         partials = tile.rows * tile.columns // 4 * x_lanes * y_lanes
         text |= {"T": tile.kind, "PARTIALS": str(partials)}
+    else:
+        text["BUILTINS"] = tile.builtins
     return KernelCall(
         "matmul_rows" if tile.shared else "matmul",
         tensors,
@@ -326,6 +342,7 @@ def _call(
         overrides={"WORKGROUP_X": x_lanes, "WORKGROUP_Y": y_lanes},
         extra_params=tuple((name, kind) for name, (kind, _) in extra.items()),
         trips=ceildiv(p.inner, 4 * tile.shares) + 4 + tile.shares,
+        features=frozenset({"subgroups"}) if tile.subgroup else frozenset(),
         when=when,
     )
 
@@ -352,14 +369,14 @@ def _operands(
     return frozenset(flags), tensors
 
 
-def product_stage(p: Product, y: str) -> Stage:
+def product_stage(p: Product, y: str, target: Target) -> Stage:
     """The dispatch of a product into value `y`, with its alternatives."""
     if p.columns == 1 and p.rows != 1 and p.is_plain:
         p = p.row_result()
     maps = index_map("batch_a", p.batch, p.a_batch), index_map("batch_b", p.batch, p.b_batch)
     grids: dict[tuple[int, int], Grid] = {}
     calls = []
-    for tile, when in tiles(p):
+    for tile, when in tiles(p, shares_loads(target)):
         if tile.block not in grids:
             grids[tile.block] = _grid(p, *tile.block)
         calls.append(_call(p, y, tile, when, grids[tile.block], maps))
@@ -368,7 +385,7 @@ def product_stage(p: Product, y: str) -> Stage:
 
 def _lower_matmul(view: Lowering) -> Sequence[Stage]:
     p = matrix_product(view, 0, 1, view.dtype(0).wgsl)
-    return [product_stage(p, view.node.outputs[0])]
+    return [product_stage(p, view.node.outputs[0], view.target)]
 
 
 def matrix_product(view: NodeView, left: int, right: int, kind: str) -> Product:
@@ -430,7 +447,7 @@ def _lower_gemm(view: Lowering) -> Sequence[Stage]:
         alpha=float(view.attr("alpha", 1.0)),
         beta=beta if biased else 1.0,
     )
-    return [product_stage(p, view.node.outputs[0])]
+    return [product_stage(p, view.node.outputs[0], view.target)]
 
 
 def _supports_gemm(view: NodeView) -> Support:

@@ -71,7 +71,7 @@ def _lower(view: Lowering) -> Sequence[Stage]:
     p = dataclasses.replace(
         found, a_kind=kinds[0], b_kind=kinds[1], a_zero=points[0], b_zero=points[1]
     )
-    return [product_stage(p, view.node.outputs[0])]
+    return [product_stage(p, view.node.outputs[0], view.target)]
 
 
 def _requantize(view: NodeView) -> str:

@@ -221,7 +221,7 @@ class _Lowered:
             inner=self.found.inputs,
             b_transposed=not constant,
         )
-        return product_stage(projection, self.gates)
+        return product_stage(projection, self.gates, self.view.target)
 
     def _pack_stages(self) -> list[Stage]:
         """Brings the recurrence weights into the order of the kernels: now, or on each call."""

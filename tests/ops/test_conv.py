@@ -17,7 +17,8 @@ from cpu_fallback import registry
 from engine import dims
 from engine.errors import ShapeError
 from engine.ops import Lowering, NodeView, definition
-from engine.ops._convolution import Geometry, shared_tile, shares_weights, variants
+from engine.ops._convolution import Geometry, shared_tile, variants
+from engine.ops._variants import shares_loads
 from engine.target import Target
 from engine.windows import windows
 from tests.cpu_fallback.node_cases import cases_of, failures
@@ -347,11 +348,11 @@ def test_tiles_with_shared_weights_fill_subgroups() -> None:
 
 
 def test_weights_are_shared_where_subgroups_have_the_right_size() -> None:
-    assert not shares_weights(Target.baseline())
+    assert not shares_loads(Target.baseline())
     for size, expected in ((8, True), (4, False), (32, False), (0, False)):
         target = Target(subgroup_size=size, features=frozenset({"subgroups"}))
-        assert shares_weights(target) == expected
-    assert not shares_weights(Target(subgroup_size=8))
+        assert shares_loads(target) == expected
+    assert not shares_loads(Target(subgroup_size=8))
 
 
 def test_weights_that_are_no_constants_are_packed_on_the_gpu() -> None:

@@ -17,6 +17,7 @@ from engine import dims
 from engine.errors import ShapeError
 from engine.ops import NodeView, lookup
 from engine.ops.matmul import Product, product_stage, tiles
+from engine.target import Target
 from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.ops.harness import (
     OpCase,
@@ -110,9 +111,11 @@ def test_infer(case: OpCase) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("target", ["baseline", "adapter"])
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 @pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase, dynamic: bool) -> None:
+def test_gpu(case: OpCase, dynamic: bool, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_TARGET", target)
     check_gpu(case, dynamic=dynamic)
 
 
@@ -218,7 +221,7 @@ def test_small_results_get_small_tiles() -> None:
 def test_open_sizes_have_a_way_that_always_works(a_transposed: bool, b_transposed: bool) -> None:
     m, n, k = (dims.symbol(name) for name in "mnk")
     product = sized(m, n, k, a_transposed=a_transposed, b_transposed=b_transposed)
-    calls = product_stage(product, "y")
+    calls = product_stage(product, "y", Target.baseline())
     assert 2 < len(calls) <= 40
     assert not calls[-1].when and all(call.when for call in calls[:-1])
     for binding in ({"m": 1, "n": 1, "k": 1}, {"m": 64, "n": 512, "k": 64}):
@@ -229,15 +232,15 @@ def test_open_sizes_have_a_way_that_always_works(a_transposed: bool, b_transpose
 
 
 def test_one_column_becomes_one_row() -> None:
-    (call,) = product_stage(sized(40, 1, 24), "y")
+    (call,) = product_stage(sized(40, 1, 24), "y", Target.baseline())
     assert call.shader == "matmul_rows" and dict(call.tensors) == {"a": "b", "b": "a", "y": "y"}
     assert call.params["rows"] == 1 and call.params["columns"] == 40
 
 
 def test_long_sums_are_shared() -> None:
-    (call,) = product_stage(sized(64, 64, 1_000_000), "y")
+    (call,) = product_stage(sized(64, 64, 1_000_000), "y", Target.baseline())
     assert call.shader == "matmul_rows" and dims.evaluate(call.trips, {}) < 60_000
-    calls = product_stage(sized(64, 64, dims.symbol("k")), "y")
+    calls = product_stage(sized(64, 64, dims.symbol("k")), "y", Target.baseline())
     for k in (100_000, 1_000_000):
         chosen = next(c for c in calls if all(g.holds({"k": k}) for g in c.when))
         assert dims.evaluate(chosen.trips, {"k": k}) < 60_000
@@ -249,7 +252,7 @@ def test_long_sums_are_right() -> None:
 
 
 def test_trips_are_bounded() -> None:
-    (call,) = product_stage(sized(128, 768, 768), "y")
+    (call,) = product_stage(sized(128, 768, 768), "y", Target.baseline())
     assert call.trips == 768 // 4 + 5
 
 
