@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+PANEL = 32
+"""Columns of b that lie together in panels: what a subgroup reads is then one run of memory."""
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -19,6 +22,7 @@ class Tile:
         inner_by_four, rows_by_four, columns_by_four: 4 divides that size.
         shared: invocations of a workgroup share the inner axis (few rows) instead of rows.
         subgroup: the eight invocations of a subgroup load the rows of a together; 8 divides rows.
+        panels: b is [columns / PANEL, inner, PANEL], padded, and the only matrix of its batch.
         scale: multiply by `params.alpha`.
         bias: "" or how c is added: "row" (four neighbours at a time) or "any".
         bias_scale: multiply c by `params.beta`.
@@ -39,6 +43,7 @@ class Tile:
     columns_by_four: bool = False
     shared: bool = False
     subgroup: bool = False
+    panels: bool = False
     scale: bool = False
     bias: str = ""
     bias_scale: bool = False
@@ -130,7 +135,11 @@ def _starts(tile: Tile) -> Iterator[str]:
         for i in range(tile.rows):
             at = "row" if i == 0 else f"min(row + {i}u, params.rows - 1u)"
             yield f"let a{i} = a_start + {at} * params.inner;"
-    if tile.b_transposed:
+    if tile.panels:
+        for j in tile.groups:
+            at = f"(column + {4 * j}u)"
+            yield f"let b{j} = {at} / {PANEL}u * params.inner * {PANEL}u + {at} % {PANEL}u;"
+    elif tile.b_transposed:
         for c in range(tile.columns):
             at = f"min(column + {c}u, params.columns - 1u)"
             yield f"let b{c} = {at if tile.b_packed else f'b_start + {at} * params.inner'};"
@@ -195,7 +204,7 @@ def _block(tile: Tile, steps: int) -> Iterator[str]:
     if wide and not tile.a_transposed:
         for i in range(0, tile.rows, 8 if tile.subgroup else 1):
             yield f"let p{i} = {_taken(tile, 'a', f'load4_a(a{i} + k)', tile.vector, i)};"
-    if wide and tile.b_transposed:
+    if wide and tile.b_transposed and not tile.panels:
         for c in range(tile.columns):
             four = f"weight4(b{c}, k)" if tile.b_packed else f"load4_b(b{c} + k)"
             yield f"let w{c} = {four};"
@@ -242,6 +251,8 @@ def _row(tile: Tile, wide: bool, q: int, i: int) -> str:
 def _columns(tile: Tile, wide: bool, q: int, j: int) -> str:
     """Four neighbouring columns of b, q steps on."""
     four = range(4 * j, 4 * j + 4)
+    if tile.panels:
+        return f"load4_b(b{j} + (k + {q}u) * {PANEL}u)"
     if tile.b_transposed:
         load = "weight(b{}, k + {}u)" if tile.b_packed else "load_b(b{} + k + {}u)"
         parts = [f"w{c}[{q}]" if wide else load.format(c, q) for c in four]

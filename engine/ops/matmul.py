@@ -6,13 +6,14 @@ import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, dmin, product
 from engine.errors import ShapeError
 from engine.indexing import IndexMap, broadcast_strides, index_map
-from engine.ir import Shape, TensorType, ValueType
+from engine.ir import Array, Shape, TensorType, ValueType
 from engine.ops import (
     FLOATS,
     YES,
@@ -26,7 +27,7 @@ from engine.ops import (
     no,
     register,
 )
-from engine.ops._matmul_text import Tile, body
+from engine.ops._matmul_text import PANEL, Tile, body
 from engine.ops._shapes import broadcast_shapes
 from engine.ops._variants import SHARED_BY, shares_loads
 from engine.target import Target
@@ -124,6 +125,7 @@ class Product:
         rows, columns, inner: sizes of one product.
         batch: the broadcast batch sizes; a_batch, b_batch: strides of the operands along them.
         a_transposed, b_transposed: a is stored [inner, rows], b [columns, inner].
+        b_panels: b once more, stored in panels, if it is constant and the same for all batches.
         c_strides: elements of c from row to row and from column to column.
         a_kind, b_kind: types that the operands are loaded as, if not `kind`.
         a_zero, b_zero: what is subtracted from the elements of a and b.
@@ -141,6 +143,7 @@ class Product:
     b_batch: Shape = ()
     a_transposed: bool = False
     b_transposed: bool = False
+    b_panels: str = ""
     c: str = ""
     c_strides: tuple[Dim, Dim] = (0, 0)
     alpha: float = 1.0
@@ -164,6 +167,7 @@ class Product:
             self,
             a=self.b,
             b=self.a,
+            b_panels="",
             rows=1,
             columns=self.rows,
             a_batch=self.b_batch,
@@ -219,8 +223,7 @@ def _shapes(p: Product, subgroups: bool) -> Iterator[tuple[Shape2D, tuple[Guard,
             yield SHARING, (at_least(FEW_ROWS, p.rows),)
     short = at_least(LONGEST, p.inner)
     if subgroups and p.a_zero.form != "buffer" and (bounds(p.columns)[1] or LONGEST) > 16:
-        few = high is not None and high <= SUBGROUP.rows // 2
-        yield dataclasses.replace(SUBGROUP, rows=8) if few else SUBGROUP, (short,)
+        yield dataclasses.replace(SUBGROUP, rows=_subgroup_rows(p.rows)), (short,)
         yield SHARING, ()
         return
     for least, shape in UNIFORM:
@@ -229,6 +232,16 @@ def _shapes(p: Product, subgroups: bool) -> Iterator[tuple[Shape2D, tuple[Guard,
         yield shape, (short, at_least(shape.tasks(p), ENOUGH))
     yield SMALL, (short,)
     yield SHARING, ()
+
+
+def _subgroup_rows(rows: Dim) -> int:
+    """Rows of an invocation: 32 are fastest where few of them are past the end."""
+    high = bounds(rows)[1]
+    if high is not None and high <= 8:
+        return 8
+    if isinstance(rows, int) and rows % 32 in (0, *range(27, 32)):
+        return 32
+    return 16
 
 
 def tiles(p: Product, subgroups: bool = False) -> Iterator[tuple[Tile, tuple[Guard, ...]]]:
@@ -271,6 +284,7 @@ def _tile(p: Product, shape: Shape2D, fours: tuple[bool, ...]) -> Tile:
         columns_by_four=fours[2],
         shared=shape.shared,
         subgroup=shape.subgroup,
+        panels=shape.subgroup and p.b_panels != "",
         scale=p.alpha != 1,
         bias=("row" if by_row else "any") if p.c else "",
         bias_scale=p.beta != 1,
@@ -325,6 +339,8 @@ def _call(
         extra["beta"] = (p.kind, p.beta if p.kind == "f32" else int(p.beta))
     flags, tensors = _operands(p, y, extra)
     x_lanes, y_lanes = tile.workgroup
+    if tile.panels:
+        tensors["b"] = p.b_panels
     more = p.packed.text if p.packed is not None else ""
     text = {"MAPS": maps[0].text + maps[1].text + more, "BODY": body(tile)}
     if tile.shared:
@@ -385,6 +401,7 @@ def product_stage(p: Product, y: str, target: Target) -> Stage:
 
 def _lower_matmul(view: Lowering) -> Sequence[Stage]:
     p = matrix_product(view, 0, 1, view.dtype(0).wgsl)
+    p = dataclasses.replace(p, b_panels=_panels(view, False))
     return [product_stage(p, view.node.outputs[0], view.target)]
 
 
@@ -417,6 +434,21 @@ def matrix_product(view: NodeView, left: int, right: int, kind: str) -> Product:
     return p
 
 
+def _panels(view: Lowering, transposed: bool) -> str:
+    """Constant operand b in panels, or "" if nothing could use them."""
+    w = view.const(1)
+    if w is None or not shares_loads(view.target) or w.ndim < 2 or w.size != prod(w.shape[-2:]):
+        return ""
+
+    def make(w: Array) -> Array:
+        b = w.reshape(w.shape[-2:])
+        b = b.T if transposed else b
+        b = np.pad(b, ((0, 0), (0, -b.shape[1] % PANEL)))
+        return np.ascontiguousarray(b.reshape(len(b), -1, PANEL).swapaxes(0, 1))
+
+    return view.derived(1, f"panels{PANEL}{'-transposed' if transposed else ''}", make)
+
+
 def _transposed(view: Lowering, index: int, attribute: str) -> tuple[str, bool]:
     """Operand of Gemm, and whether it is still stored transposed (constants are turned once)."""
     if not view.attr(attribute, 0):
@@ -442,6 +474,7 @@ def _lower_gemm(view: Lowering) -> Sequence[Stage]:
         inner=view.shape(0)[0 if view.attr("transA", 0) else 1],
         a_transposed=a_transposed,
         b_transposed=b_transposed,
+        b_panels=_panels(view, bool(view.attr("transB", 0))),
         c=view.node.inputs[2] if biased else "",
         c_strides=((0, 0, *c_strides)[-2], (0, 0, *c_strides)[-1]),
         alpha=float(view.attr("alpha", 1.0)),

@@ -292,3 +292,36 @@ def test_consumers_fused_into_a_product(a: tuple[int, ...], b: tuple[int, ...]) 
         (got,) = session.run(None, {"a": x, "b": w, "c": c})
         assert "1 dispatches" in str(session.explain())
     np.testing.assert_allclose(got, np.maximum(product + c, 0), rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    "case",
+    [
+        matmul((37, 20), (20, 70), constants=(1,)),
+        matmul((64, 33), (33, 132), constants=(1,)),
+        matmul((2, 3, 9), (1, 9, 24), constants=(1,)),
+        gemm(40, 50, 24, (50,), (1, 2), transB=1),
+        gemm(3, 50, 24, (50,), (1, 2), transA=1),
+    ],
+    ids=case_id,
+)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_constant_operands_in_panels(
+    case: OpCase, dynamic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_TARGET", "adapter")
+    check_gpu(case, dynamic=dynamic)
+
+
+SUBGROUPS = Target(subgroup_size=8, features=frozenset({"subgroups"}))
+
+
+def test_rows_are_shared_in_subgroups() -> None:
+    (call,) = product_stage(sized(128, 768, 768), "y", SUBGROUPS)
+    assert call.features == {"subgroups"} and call.overrides["WORKGROUP_X"] == 8
+    assert "subgroupBroadcast(p24[3], 7u)" in call.text["BODY"]
+    few = product_stage(sized(6, 768, 768), "y", SUBGROUPS)[0]
+    assert "subgroupBroadcast(p0[3], 7u)" in few.text["BODY"] and "sum8_0" not in few.text["BODY"]
+    assert product_stage(sized(3, 768, 768), "y", SUBGROUPS)[0].shader == "matmul_rows"
+    assert not product_stage(sized(768, 8, 768), "y", SUBGROUPS)[0].features
