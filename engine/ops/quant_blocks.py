@@ -144,7 +144,7 @@ def _lower(view: Lowering) -> Sequence[Stage]:
         c_strides=(0, 1),
         packed=Packed(_text(view), tensors, words),
     )
-    return [product_stage(p, node.outputs[0])]
+    return [product_stage(p, node.outputs[0], view.target)]
 
 
 register(
