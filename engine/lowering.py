@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from engine import costs
 from engine.checks import LimitError, misfit
@@ -50,10 +50,15 @@ class Lowerer:
             tensor = self.scratch.get(name) or self.graph.tensor(name)
             if tensor is None:
                 raise PlanError(f"value {name!r} cannot be on the GPU")
-            found = storage_of(tensor.dtype, self.root(name) not in self.loose)
+            packed = self.root(name) not in self.loose or self._is_native(tensor.dtype.narrow)
+            found = storage_of(tensor.dtype, packed)
             append = self.growing.get(self.root(name))
             self.storages[name] = found if append is None else append.storage(found)
         return self.storages[name]
+
+    def _is_native(self, narrow: str) -> bool:
+        """Whether kernels store single elements of a narrow type."""
+        return narrow == "f16" and "shader-f16" in self.target.features
 
     def lower(self, group: Group) -> list[Dispatch]:
         if group.anchor is None:
@@ -169,7 +174,7 @@ class Lowerer:
             flags=call.flags,
             text=call.text,
             overrides=call.overrides,
-            features=call.features,
+            features=call.features | self._features(tensors.values()),
             fused=fused,
             growing=[n for n, v in call.tensors.items() if self.storage(v).growing],
             narrow={
@@ -199,6 +204,12 @@ class Lowerer:
             call.trips,
             call.repeat,
         )
+
+    def _features(self, values: Iterable[str]) -> frozenset[str]:
+        """Features that the storages of a kernel's values need."""
+        kept = map(self.storage, values)
+        native = any(s.packing == 2 and self._is_native(s.narrow) for s in kept)
+        return frozenset({"shader-f16"} if native else ())
 
     def _growing_params(self, kernel: Kernel, tensors: Mapping[str, str]) -> Mapping[str, Dim]:
         """Row and pitch of each tensor with room to grow."""

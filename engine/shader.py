@@ -214,7 +214,8 @@ def render(
         stem: the file, `shaders/<stem>.wgsl`.
         elements: tensor name to "f32", "i32", "u32" or "bool".
         flags, text, overrides: values of the file's flags, fields and override constants.
-        features: WebGPU features it needs.
+        features: WebGPU features it needs; with "shader-f16", two packed float16 are declared
+            as such, and may be stored singly.
         fused: generated code that replaces accessors.
         growing: names of tensors with room to grow.
         narrow: names of tensors of a narrow type to its format and packing.
@@ -269,7 +270,8 @@ def _render(
     fields += tuple(word for t in ordered for word in t.params)
     core = _UNIFORM.sub("", _STRUCT.sub("", _DECLARATION.sub("", body)))
     whole = core + library + fused.functions
-    parts = [_header(core), *_declarations(ordered, fields, whole), _without_header(core)]
+    declarations = _declarations(ordered, fields, whole, "shader-f16" in features)
+    parts = [_header(core), *declarations, _without_header(core)]
     parts += [library, fused.functions]
     wgsl = "\n".join(p.strip("\n") for p in parts if p.strip()) + "\n"
     constants = _overrides(stem, core, dict(overrides))
@@ -328,7 +330,7 @@ def _params(stem: str, body: str) -> tuple[tuple[str, str], ...]:
 
 
 def _declarations(
-    tensors: Sequence[Tensor], params: Sequence[tuple[str, str]], body: str
+    tensors: Sequence[Tensor], params: Sequence[tuple[str, str]], body: str, halves: bool
 ) -> list[str]:
     parts = []
     if params:
@@ -340,13 +342,16 @@ def _declarations(
         wide = wide and not tensor.growing
         stored = _STORED[tensor.element]
         array = f"vec4<{stored}>" if wide else stored
-        if tensor.packing > 1:
+        native = halves and tensor.narrow == "f16" and tensor.packing == 2
+        if native:
+            array = "vec4<f16>" if wide else "f16"
+        elif tensor.packing > 1:
             array = "vec2<u32>" if wide and tensor.packing == 2 else "u32"
         access = "read_write" if tensor.writable else "read"
         parts.append(
             f"@group(0) @binding({index}) var<storage, {access}> {tensor.name}: array<{array}>;"
         )
-        accessors.append(_accessors(tensor, wide, body))
+        accessors.append(_accessors(tensor, wide, body, native))
     if params:
         parts.append(f"@group(0) @binding({len(tensors)}) var<uniform> params: Params;")
     if _REPEAT in body:
@@ -356,8 +361,8 @@ def _declarations(
     return parts + accessors
 
 
-def _accessors(tensor: Tensor, wide: bool, body: str) -> str:
-    """The accessors of one tensor that `body` calls."""
+def _accessors(tensor: Tensor, wide: bool, body: str, native: bool) -> str:
+    """The accessors of one tensor that `body` calls; `native` has elements of type f16."""
     name, element = tensor.name, tensor.element
     place = f"{name}[i >> 2u][i & 3u]" if wide else f"{name}[i]"
     is_bool = element == "bool"
@@ -373,7 +378,9 @@ def _accessors(tensor: Tensor, wide: bool, body: str) -> str:
         f"store_{name}": f"(i: u32, v: {element}) {{ {place} = {value}; }}",
         f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {name}[i >> 2u] = {value4}; }}",
     }
-    if tensor.packing > 1:
+    if native:
+        forms = _native_forms(tensor, place)
+    elif tensor.packing > 1:
         forms = _packed_forms(tensor, wide)
         if f"store_{name}(" in body:
             raise ShaderError(f"{name} is packed, and its kernel does not store whole words")
@@ -381,6 +388,17 @@ def _accessors(tensor: Tensor, wide: bool, body: str) -> str:
         forms = _growing_forms(tensor)
         body += "".join(text for f, text in forms.items() if f"{f}(" in body)
     return "\n".join(f"fn {f}{text}" for f, text in forms.items() if f"{f}(" in body)
+
+
+def _native_forms(tensor: Tensor, place: str) -> dict[str, str]:
+    """Accessors of a tensor of f16, where kernels have that type: any invocation may store one."""
+    name, four = tensor.name, f"{tensor.name}[i >> 2u]"
+    return {
+        f"load_{name}": f"(i: u32) -> f32 {{ return f32({place}); }}",
+        f"load4_{name}": f"(i: u32) -> vec4<f32> {{ return vec4<f32>({four}); }}",
+        f"store_{name}": f"(i: u32, v: f32) {{ {place} = f16(narrow_f16(v)); }}",
+        f"store4_{name}": f"(i: u32, v: vec4<f32>) {{ {four} = vec4<f16>(narrow4_f16(v)); }}",
+    }
 
 
 def _packed_forms(tensor: Tensor, wide: bool) -> dict[str, str]:

@@ -221,8 +221,10 @@ class Device:
     def _compile(self, kernel: Kernel) -> Pipeline:
         writable = tuple(t.writable for t in kernel.tensors)
         layout = self._layout(writable, bool(kernel.params), kernel.repeats)
+        # naga wants this one, and refuses `enable subgroups;`
+        code = ("enable f16;\n" if "shader-f16" in kernel.features else "") + kernel.wgsl
         try:
-            module = self.wgpu.create_shader_module(label=kernel.name, code=kernel.wgsl)
+            module = self.wgpu.create_shader_module(label=kernel.name, code=code)
             pipeline = self.wgpu.create_compute_pipeline(
                 label=kernel.name,
                 layout=self.wgpu.create_pipeline_layout(bind_group_layouts=[layout]),
@@ -233,7 +235,7 @@ class Device:
                 },
             )
         except wgpu.GPUError as error:
-            lines = kernel.wgsl.splitlines()
+            lines = code.splitlines()
             numbered = "\n".join(f"{i:4} {line}" for i, line in enumerate(lines, 1))
             raise ShaderError(f"kernel {kernel.name}: {error}\n{numbered}") from error
         return Pipeline(pipeline, layout, kernel)

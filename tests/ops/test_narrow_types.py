@@ -84,9 +84,13 @@ def _close(mine: Any, want: Any, dtype: np.dtype[Any]) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [HALF, BRAIN], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "target"),
+    [(HALF, "baseline"), (HALF, "adapter"), (BRAIN, "baseline")],
+    ids=["half", "native", "brain"],
+)
 @pytest.mark.parametrize("case", _float_cases(), ids=lambda c: c.op)
-def test_short_floats(case: OpCase, dtype: np.dtype[Any]) -> None:
+def test_short_floats(case: OpCase, dtype: np.dtype[Any], target: str) -> None:
     with np.errstate(over="ignore"):
         values = [v.astype(dtype) if _is_single(v) else v for v in arrays(case)]
     short = case.replace(inputs=tuple(values))
@@ -95,7 +99,7 @@ def test_short_floats(case: OpCase, dtype: np.dtype[Any]) -> None:
     if f"tensor({dtype})" not in allowed:
         pytest.skip(f"{case.op} does not take {dtype}")
     with engine.InferenceSession(
-        build_model(short, values), device="gpu", require_gpu=True
+        build_model(short, values), device="gpu", require_gpu=True, target=target
     ) as session:
         got = session.run(None, feeds(short, values))
     with np.errstate(all="ignore"):
@@ -180,15 +184,19 @@ def test_short_floats_round_half_to_even(code: int) -> None:
 
 
 @pytest.mark.gpu
-@given(st.lists(st.floats(width=32), min_size=1, max_size=40), st.sampled_from(["x", "s"]))
+@given(
+    st.lists(st.floats(width=32), min_size=1, max_size=40),
+    st.sampled_from(["x", "s"]),
+    st.sampled_from(["baseline", "adapter"]),
+)
 @settings(max_examples=40, deadline=None)
-def test_any_float_rounds_as_in_numpy(numbers: list[float], kind: str) -> None:
+def test_any_float_rounds_as_in_numpy(numbers: list[float], kind: str, target: str) -> None:
     """Packed (elementwise) and unpacked (behind Transpose, which may store single elements)."""
     node = {"x": "y = Cast <to = 10> (x)", "s": "t = Transpose(x) y = Cast <to = 10> (t)"}[kind]
     model = parse(f"g (float[n] x) => (float16[n] y) {{ {node} }}")
     x = np.array(numbers, np.float32)
     x[(np.abs(x) < np.finfo(np.float32).tiny)] = 0
-    with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+    with engine.InferenceSession(model, device="gpu", require_gpu=True, target=target) as session:
         (got,) = session.run(None, {"x": x})
     with np.errstate(all="ignore"):
         want = x.astype(np.float16)
@@ -247,6 +255,20 @@ def test_small_integers_cross_as_bytes() -> None:
         session.run(None, {"x": np.zeros(4096, np.uint8)})
         times = session.times
     assert (times.uploaded_nbytes, times.downloaded_nbytes) == (4096, 4096)
+
+
+@pytest.mark.gpu
+def test_float16_takes_two_bytes_where_kernels_have_it() -> None:
+    """A sum along an axis stores single elements."""
+    model = parse("g (float16[n,m] x, int64 a) => (float16[n,m] y) { y = CumSum(x, a) }")
+    x = np.ones((32, 32), np.float16)
+    feed = {"x": x, "a": np.array(1)}
+    for target, nbytes in (("baseline", 4), ("adapter", 2)):
+        with engine.InferenceSession(model, device="gpu", target=target) as session:
+            (got,) = session.run(None, feed)
+            if session.plan().target.features >= {"shader-f16"} or nbytes == 4:
+                assert session.times.downloaded_nbytes == nbytes * x.size
+        np.testing.assert_array_equal(got, x.cumsum(1))
 
 
 @pytest.mark.parametrize("dtype", [*SMALL, HALF, BRAIN], ids=str)
