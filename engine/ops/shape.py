@@ -1,5 +1,5 @@
 """Views and sizes: Reshape, Squeeze, Unsqueeze, Flatten, Identity, Shape, Size, ConstantOfShape,
-Range, EyeLike."""
+Range."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from engine.dims import Dim, bounds, ceildiv, dmax, floordiv, product
-from engine.dtypes import INT64, DType, from_code, from_numpy
+from engine.dtypes import INT64, DType, from_numpy
 from engine.errors import ShapeError
 from engine.ir import Array, Shape, TensorType, ValueType
 from engine.ops import (
@@ -384,11 +384,3 @@ register(
         tolerance=1e-6,
     )
 )
-
-
-def _infer_eye_like(view: InferView) -> list[ValueType]:
-    code = view.attr("dtype")
-    return [TensorType(view.dtype(0) if code is None else from_code(int(code)), view.type(0).shape)]
-
-
-register(OpDef("EyeLike", 9, infer=_infer_eye_like))

@@ -63,6 +63,14 @@ VIEWS = [
     OpCase("Identity", (((37,), "bool"),)),
     OpCase("Identity", (((), F),)),
 ]
+EYES = [
+    OpCase("EyeLike", (((3, 5), F),), {"k": 1}),
+    OpCase("EyeLike", (((5, 3), "int32"),), {"k": -1, "dtype": 9}),
+    OpCase("EyeLike", (((11, 13), F),)),
+    OpCase("EyeLike", (((2, 3), F),), {"k": 7, "dtype": 7}),
+    OpCase("EyeLike", (((3, 3), "int64"),), {"dtype": 10}),
+    OpCase("EyeLike", (((0, 3), F),)),
+]
 SIZES = [
     OpCase("Squeeze", (((1, 3, 1), F),), name="all"),
     OpCase("Shape", (((2, 3, 4), F),)),
@@ -72,8 +80,7 @@ SIZES = [
     OpCase("Shape", (((), F),)),
     OpCase("Size", (((2, 0, 4), F),)),
     OpCase("Size", (((), F),)),
-    OpCase("EyeLike", (((3, 5), F),), {"k": 1}),
-    OpCase("EyeLike", (((5, 3), "int32"),), {"k": -1, "dtype": 9}),
+    *EYES,
 ]
 
 
@@ -108,7 +115,7 @@ def test_infer(case: OpCase) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("case", VIEWS, ids=case_id)
+@pytest.mark.parametrize("case", [*VIEWS, *EYES], ids=case_id)
 def test_gpu(case: OpCase, dynamic: bool) -> None:
     check_gpu(case, dynamic=dynamic)
 
