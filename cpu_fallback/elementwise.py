@@ -117,6 +117,8 @@ def _integer_power(x: Tensor, y: Tensor) -> Tensor:
 @cpu_op("PRelu", since=7)
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
     """x where x >= 0, else slope * x; `slope` broadcasts onto x. Source: ONNX PRelu-16."""
+    if np.broadcast_shapes(x.shape, slope.shape) != x.shape:
+        raise ValueError(f"a slope of shape {slope.shape} is larger than x, {x.shape}")
     zero = x.dtype.type(0)
     if x.dtype.kind == "f" and not np.isfinite(slope).all():
         return np.where(x < 0, x * slope, x)

@@ -80,6 +80,12 @@ def _scatter(data: Tensor, index: Index, updates: Tensor, reduction: str) -> Ten
     return y
 
 
+def _check_updates(updates: Tensor, shape: tuple[int, ...]) -> None:
+    """Raises: ValueError unless there is one update for each place, as NumPy would repeat them."""
+    if updates.shape != shape:
+        raise ValueError(f"updates of shape {updates.shape} do not fit places of shape {shape}")
+
+
 @cpu_op("ScatterElements", since=11)
 def scatter_elements(
     data: Tensor, indices: Tensor, updates: Tensor, *, axis: int = 0, reduction: str = "none"
@@ -89,6 +95,7 @@ def scatter_elements(
     Of updates to one place the last wins. Raises: IndexError for an index outside the axis.
     Source: ONNX ScatterElements-18.
     """
+    _check_updates(updates, indices.shape)
     return _scatter(data, _along(indices, data.ndim, axis), updates, reduction)
 
 
@@ -101,6 +108,7 @@ def scatter_nd(
     Of updates to one place the last wins. Raises: IndexError for an index outside its axis.
     Source: ONNX ScatterND-18.
     """
+    _check_updates(updates, indices.shape[:-1] + data.shape[indices.shape[-1] :])
     return _scatter(data, _nd(indices), updates, reduction)
 
 

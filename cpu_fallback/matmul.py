@@ -48,6 +48,8 @@ def gemm(
     if alpha != 1:
         product = product * kind.type(alpha)
     if c is not None and beta != 0:
+        if np.broadcast_shapes(c.shape, product.shape) != product.shape:
+            raise ValueError(f"C of shape {c.shape} is larger than A B, {product.shape}")
         term = c.astype(kind, copy=False)
         product = product + (term if beta == 1 else term * kind.type(beta))
     return np.asarray(product).astype(a.dtype, copy=False)

@@ -13,8 +13,17 @@ def _wide(x: Tensor) -> Tensor:
 
 
 def _per_channel(values: Tensor, x: Tensor) -> Tensor:
-    """[C] as an operand of [N, C, ...]."""
+    """[C] as an operand of [N, C, ...]. Raises: ValueError if there are not C of them."""
+    if values.shape != x.shape[1:2]:
+        raise ValueError(f"{values.shape} numbers per channel do not fit {x.shape}")
     return _wide(values).reshape(1, -1, *(1,) * (x.ndim - 2))
+
+
+def _check_operands(x: Tensor, *operands: Tensor | None) -> None:
+    """Raises: ValueError unless each operand broadcasts to the shape of `x`."""
+    for operand in operands:
+        if operand is not None and np.broadcast_shapes(x.shape, operand.shape) != x.shape:
+            raise ValueError(f"an operand of shape {operand.shape} is larger than x, {x.shape}")
 
 
 def _standardized(x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
@@ -41,6 +50,7 @@ def layer_normalization(
     Source: ONNX LayerNormalization-17.
     """
     axes = tuple(range(axis % x.ndim, x.ndim))
+    _check_operands(x, scale, b)
     y = x.astype(np.float32, copy=False) if stash_type == 1 else _wide(x)
     mean = y.mean(axis=axes, keepdims=True, dtype=y.dtype)
     centred = y - mean
@@ -64,6 +74,7 @@ def rms_normalization(
     Source: ONNX RMSNormalization-23.
     """
     axes = tuple(range(axis % x.ndim, x.ndim))
+    _check_operands(x, scale)
     y = x.astype(np.float32) if stash_type == 1 else _wide(x)
     square = np.mean(y * y, axis=axes, keepdims=True, dtype=y.dtype)
     normal = (y / np.sqrt(square + y.dtype.type(epsilon))).astype(x.dtype)

@@ -20,13 +20,16 @@ def pad(
 
     Negative pads cut, before the others are filled from what is left. Modes: "constant",
     "reflect", "edge", "wrap".
-    Raises: ValueError for other modes. Source: ONNX Pad-25.
+    Raises: ValueError for other modes, or where more is cut than there is. Source: ONNX Pad-25.
     """
     amounts = [(0, 0)] * data.ndim
     where = list(range(data.ndim)) if axes is None else [int(v) for v in axes.reshape(-1)]
     values = [int(v) for v in pads.reshape(-1)]
     for k, axis in enumerate(where):
         amounts[axis] = (values[k], values[k + len(where)])
+    for size, (before, after) in zip(data.shape, amounts, strict=True):
+        if size + min(before, 0) + min(after, 0) < 0:
+            raise ValueError(f"pads {before} and {after} cut more than the {size} elements")
     cut = tuple(
         slice(max(-a, 0), d - max(-b, 0)) for d, (a, b) in zip(data.shape, amounts, strict=True)
     )

@@ -47,7 +47,7 @@ class Windows:
     def without_units(self) -> Windows:
         """The same without trailing axes of one element, as three axes: rows should be long."""
         keep = len(self.size)
-        while keep > 1 and self.size[keep - 1] == self.out[keep - 1] == self.kernel[keep - 1] == 1:
+        while keep > 1 and self._is_unit(keep - 1):
             keep -= 1
         cut = Windows(
             self.size[:keep],
@@ -59,6 +59,11 @@ class Windows:
             self.out[:keep],
         )
         return cut.lead(3)
+
+    def _is_unit(self, axis: int) -> bool:
+        """Whether the only window of an axis holds its only element."""
+        one = self.size[axis] == self.out[axis] == self.kernel[axis] == 1
+        return one and self.begin[axis] == 0
 
     def params(self) -> dict[str, Dim | float]:
         """Kernel parameters of three spatial axes: in_d, in_h, in_w, out_d, ..., pad_w."""

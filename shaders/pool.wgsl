@@ -56,9 +56,7 @@ fn pixel(row: u32, column: i32) -> f32 {
 }
 
 //# if MAX
-fn is_nan(v: f32) -> bool {
-    return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u;
-}
+//# include lib/float.wgsl
 
 fn join(best: f32, v: f32) -> f32 {
     return select(best, v, v > best || is_nan(v));

@@ -20,9 +20,7 @@ var<workgroup> parts: array<f32, WORKGROUP_SIZE>;
 //# endif
 
 //# if MAX
-fn is_nan(v: f32) -> bool {
-    return (bitcast<u32>(v) & 0x7fffffffu) > 0x7f800000u;
-}
+//# include lib/float.wgsl
 
 fn merge(best: f32, v: f32) -> f32 {
     return select(best, v, v > best || is_nan(v));

@@ -132,3 +132,43 @@ def test_fused_code_takes_the_place_of_a_tensor() -> None:
 def test_an_element_type_must_be_given() -> None:
     with pytest.raises(ShaderError, match="no element type given for 'y'"):
         render("k", "test", {"x": "f32"}, flags={"NEGATE"})
+
+
+def test_no_kernel_defines_what_a_chain_may_include() -> None:
+    """A chain fused behind a kernel brings the library files that its expressions call."""
+    import re
+    from importlib.resources import files
+
+    from engine.ops import registered
+
+    def names(file: str) -> set[str]:
+        text = files("shaders").joinpath(file).read_text()
+        found = set(re.findall(r"^(?:fn|const|struct|alias) (\w+)", text, re.M))
+        for inner in re.findall(r"^//# include (\S+)", text, re.M) if "lib/" in file else ():
+            found |= names(inner)
+        return found
+
+    chains = [op.elementwise for op in registered() if op.elementwise is not None]
+    library = set().union(*(names(file) for chain in chains for file in chain.includes))
+    assert "is_nan" in library
+    kernels = [f.name for f in files("shaders").iterdir() if f.name.endswith(".wgsl")]
+    clashes = {kernel: names(kernel) & library for kernel in kernels}
+    assert not {kernel: found for kernel, found in clashes.items() if found}
+
+
+@pytest.mark.gpu
+def test_pool_takes_a_chain_that_tests_for_nan() -> None:
+    import numpy as np
+    import onnx.parser
+
+    import engine
+
+    for pool in ("MaxPool<kernel_shape = [2]>(x)", "GlobalMaxPool(x)"):
+        text = f"""<ir_version: 9, opset_import: ["": 20]>
+        g (float[1, 2, 4] x, float[1] p) => (float y) {{ m = {pool} y = Pow(m, p) }}"""
+        model = onnx.parser.parse_model(text).SerializeToString()
+        x = np.arange(1, 9, dtype=np.float32).reshape(1, 2, 4)
+        with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+            (got,) = session.run(None, {"x": x, "p": np.full(1, 2, np.float32)})
+        most = np.maximum(x[..., 1:], x[..., :-1]) if "kernel" in pool else x[..., -1:]
+        np.testing.assert_allclose(got, most**2, rtol=1e-6)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 
 from engine import dims
 from engine.dims import Dim, Guard
+from engine.errors import ShapeError
 from engine.ir import Shape
 from engine.ops import NodeView
 
@@ -17,6 +18,7 @@ def agreements(view: NodeView, elementwise: bool) -> Iterator[Guard]:
 
     NumPy checks that in each call. Kernels don't, and shape inference only does for numbers.
     """
+    yield from _not_negative(view)
     if view.node.domain:
         return
     rule = _broadcast if elementwise else _RULES.get(view.node.op_type)
@@ -24,9 +26,27 @@ def agreements(view: NodeView, elementwise: bool) -> Iterator[Guard]:
         yield from rule(view)
 
 
+def _not_negative(view: NodeView) -> Iterator[Guard]:
+    """Windows and cropping leave nothing where sizes are too small; less than that is an error."""
+    for name in view.node.writes:
+        tensor = view.graph.tensor(name)
+        for dim in (tensor.shape or ()) if tensor is not None else ():
+            lowest = dims.bounds(dim)[0]
+            if lowest is None or lowest < 0:
+                yield dims.at_least(dim, 0, f"{dim} >= 0, a size that {view.describe()} gives")
+
+
 def _same(view: NodeView, a: Dim, b: Dim) -> Iterator[Guard]:
     if a != b:
         yield dims.equal(a, b, f"sizes {a} and {b} agree in {view.describe()}")
+
+
+def _alike(view: NodeView, a: Shape, b: Shape) -> Iterator[Guard]:
+    """Two shapes are the same. Raises: ShapeError if their ranks differ."""
+    if len(a) != len(b):
+        raise ShapeError(f"{view.describe()}: ranks {len(a)} and {len(b)} should be the same")
+    for one, other in zip(a, b, strict=True):
+        yield from _same(view, one, other)
 
 
 def _fits(view: NodeView, shape: Shape, onto: Shape) -> Iterator[Guard]:
@@ -72,10 +92,74 @@ def _concat(view: NodeView) -> Iterator[Guard]:
 def _conv(view: NodeView) -> Iterator[Guard]:
     group = int(view.attr("group", 1))
     yield from _same(view, view.shape(0)[1], view.shape(1)[1] * group)
+    if view.has(2):
+        yield from _same(view, view.shape(2)[0], view.out_shape()[1])
 
 
 def _conv_transpose(view: NodeView) -> Iterator[Guard]:
     yield from _same(view, view.shape(0)[1], view.shape(1)[0])
+    if view.has(2):
+        yield from _same(view, view.shape(2)[0], view.out_shape()[1])
+
+
+def _expand(view: NodeView) -> Iterator[Guard]:
+    for shape in (view.shape(0), tuple(view.dim_list(1) or ())):
+        yield from _fits(view, shape, view.out_shape())
+
+
+def _resize(view: NodeView) -> Iterator[Guard]:
+    """Nothing can be taken from an empty axis."""
+    for dim, out in zip(view.shape(0), view.out_shape(), strict=True):
+        if dim != out:
+            yield dims.at_least(dim, 1)
+
+
+def _split(view: NodeView) -> Iterator[Guard]:
+    shape = view.shape(0)
+    axis = view.axis(len(shape), default=0)
+    parts: Dim = 0
+    for index in range(len(view.node.outputs)):
+        parts = parts + view.out_shape(index)[axis]
+    yield from _same(view, shape[axis], parts)
+
+
+def _blocks(view: NodeView) -> Iterator[Guard]:
+    size, shape = int(view.attr("blocksize")), view.shape(0)
+    deep = view.node.op_type == "DepthToSpace"
+    for dim in shape[1:2] if deep else shape[2:]:
+        yield dims.divisible(dim, size * size if deep else size)
+
+
+def _gather(view: NodeView) -> Iterator[Guard]:
+    shape, indices = view.shape(0), view.const(1)
+    if indices is not None and indices.size:
+        size = shape[view.axis(len(shape), default=0)]
+        lowest, highest = int(indices.min()), int(indices.max())
+        why = f"indices {lowest} to {highest} lie in {size} elements in {view.describe()}"
+        yield dims.at_least(size, max(-lowest, highest + 1), why)
+
+
+def _gather_elements(view: NodeView) -> Iterator[Guard]:
+    shape, indices = view.shape(0), view.shape(1)
+    axis = view.axis(len(shape), default=0)
+    if len(shape) != len(indices):
+        raise ShapeError(f"{view.describe()}: the indices need the rank of the data")
+    for place, (size, count) in enumerate(zip(shape, indices, strict=True)):
+        if place != axis and size != count:
+            yield dims.at_least(size, count)
+    yield from _gather(view)
+
+
+def _scatter_elements(view: NodeView) -> Iterator[Guard]:
+    yield from _alike(view, view.shape(1), view.shape(2))
+    yield from _gather_elements(view)
+
+
+def _scatter_nd(view: NodeView) -> Iterator[Guard]:
+    data, indices, updates = view.shape(0), view.shape(1), view.shape(2)
+    depth = indices[-1]
+    if isinstance(depth, int):
+        yield from _alike(view, (*indices[:-1], *data[depth:]), updates)
 
 
 def _normalization(view: NodeView) -> Iterator[Guard]:
@@ -96,9 +180,19 @@ _RULES: dict[str, Rule] = {
     "Concat": _concat,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
+    "DepthToSpace": _blocks,
+    "Expand": _expand,
+    "Gather": _gather,
+    "GatherElements": _gather_elements,
     "Gemm": _gemm,
+    "GroupNormalization": _per_channel,
     "InstanceNormalization": _per_channel,
     "LayerNormalization": _normalization,
     "MatMul": _matmul,
     "RMSNormalization": _normalization,
+    "Resize": _resize,
+    "ScatterElements": _scatter_elements,
+    "ScatterND": _scatter_nd,
+    "SpaceToDepth": _blocks,
+    "Split": _split,
 }

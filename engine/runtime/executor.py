@@ -21,6 +21,7 @@ from engine.runtime.context import ExecutionContext, WideInputError
 from engine.runtime.control import run_control_flow
 from engine.runtime.device import Device
 from engine.runtime.host import HostNode
+from engine.runtime.indices import index_reads
 from engine.runtime.recorder import Recorder
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue, int_of
@@ -62,6 +63,7 @@ class Executor:
         self._lengths = {
             a.grown: Table((plan.shape(a.grown)[a.axis],)) for a in plan.appends.values()
         }
+        self._index_reads = index_reads(plan)
         self._constants = _owners(v.constant for v in plan.graph.values.values())
         self._bound_cache: dict[tuple[Any, ...], Bound] = {}
         self.places: dict[str, str] | None = None
@@ -174,7 +176,14 @@ class Executor:
         if name in context.arrived or self.plan.graph.constant(name) is not None:
             return
         array = np.asarray(self._host(context, name))
+        if array.shape != context.shapes.get(name, array.shape):
+            raise EngineError(
+                f"{name!r} was computed as {_describe(array)}, and inference says "
+                f"{list(context.shapes[name])}: the operands of its node do not fit each other"
+            )
         with context.times.phase("upload"):
+            for read in self._index_reads.get(name, ()):
+                read.check(array, context.binding)
             try:
                 words = self.plan.storages[name].to_device(array)
             except RangeError as error:

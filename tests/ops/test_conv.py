@@ -363,3 +363,29 @@ def test_weights_that_are_no_constants_are_packed_on_the_gpu() -> None:
         assert op is not None and op.lower is not None
         view = Lowering(graph, node, NodeView(graph, node).target, str, lambda *a: "derived")
         assert len(op.lower(view)) == stages
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["Conv", "MaxPool"])
+def test_padded_axis_of_one_element(op: str) -> None:
+    """The only window of the last axis lies in the padding: that axis is not to be left out."""
+    import onnx.parser
+
+    import engine
+
+    x = np.arange(1, 4, dtype=np.float32).reshape(1, 1, 3, 1)
+    window = "pads = [0, 1, 0, 0], strides = [1, 2]"
+    call = (
+        f"Conv<{window}>(x, w, b)"
+        if op == "Conv"
+        else f"MaxPool<kernel_shape = [1, 1], {window}>(x)"
+    )
+    text = f"""<ir_version: 9, opset_import: ["": 20]>
+    g (float[1, 1, 3, 1] x, float[1, 1, 1, 1] w, float[1] b) => (float y) {{ y = {call} }}"""
+    feeds = {"x": x, "w": np.full((1, 1, 1, 1), 2, np.float32), "b": np.full(1, 5, np.float32)}
+    if op == "MaxPool":
+        text = text.replace("[0, 1, 0, 0]", "[0, 0, 0, 0]")
+    model = onnx.parser.parse_model(text).SerializeToString()
+    with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+        (got,) = session.run(None, feeds)
+    np.testing.assert_array_equal(got, np.full_like(x, 5) if op == "Conv" else x)

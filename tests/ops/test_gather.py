@@ -169,24 +169,54 @@ def test_indices_outside_are_errors_on_the_cpu(op: str, inputs: list[Any]) -> No
         registry.run(op, "", OpCase(op, ()).since, {}, inputs, 1)
 
 
+def far_indices(op: str, computed: bool) -> Any:
+    """A model of one operator over [3] or [3, 2], and indices that lie outside.
+
+    `computed`: the indices are i + 1 instead of i, so that only a kernel sees them.
+    """
+    import onnx.parser
+
+    shape = "[3]" if op == "GatherElements" else "[3, 2]"
+    first = "one = Constant<value = int32[1] {1}>()  j = Add(i, one)" if computed else ""
+    return onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 20]>
+        g (float{shape} x, int32[k] i) => (float y)
+        {{ {first} y = {op}(x, {"j" if computed else "i"}) }}"""
+    )
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("op", ["Gather", "GatherElements"])
-def test_indices_outside_give_zero_on_the_gpu(op: str) -> None:
-    shape = (3,) if op == "GatherElements" else (3, 2)
-    indices = np.array([0, 3, -4, 2**30, -(2**31), 2], np.int32)
-
-    def oracle(x: Any, where: Any) -> Any:
-        inside = ((where >= -3) & (where < 3)).reshape((-1,) + (1,) * (len(shape) - 1))
-        return np.where(inside, x[np.clip(where, -3, 2)], 0)
-
+def test_indices_outside_that_a_kernel_makes_give_zero(op: str) -> None:
     import engine
-    from tests.ops.harness import arrays, build_model, feeds
 
-    case = OpCase(op, ((shape, F), indices))
-    values = arrays(case)
-    with engine.InferenceSession(build_model(case), device="gpu", require_gpu=True) as session:
-        (got,) = session.run(None, feeds(case, values))
-    np.testing.assert_array_equal(got, oracle(*values))
+    x = np.arange(1, 4, dtype=np.float32)
+    x = x if op == "GatherElements" else np.stack([x, -x], axis=1)
+    where = np.array([0, 3, -4, 2**30, -(2**31), 2], np.int32)
+    inside = ((where >= -3) & (where < 3)).reshape((-1,) + (1,) * (x.ndim - 1))
+    expected = np.where(inside, x[np.clip(where, -3, 2)], 0)
+    with np.errstate(over="ignore"):
+        given = where - np.int32(1)
+    model = far_indices(op, computed=True).SerializeToString()
+    with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+        (got,) = session.run(None, {"x": x, "i": given})
+    np.testing.assert_array_equal(got, expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", ["Gather", "GatherElements"])
+@pytest.mark.parametrize("index", [3, -4, 2**30, -(2**31)])
+def test_indices_outside_that_the_host_gives_are_errors(op: str, index: int) -> None:
+    import engine
+    from engine.errors import EngineError
+
+    x = np.ones((3,) if op == "GatherElements" else (3, 2), np.float32)
+    model = far_indices(op, computed=False).SerializeToString()
+    with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+        with pytest.raises(EngineError, match=rf"index {index} is outside \[-3, 3\)"):
+            session.run(None, {"x": x, "i": np.array([0, index], np.int32)})
+        (got,) = session.run(None, {"x": x, "i": np.array([-3, 2], np.int32)})
+    assert (got == 1).all()
 
 
 CONTENTS = [
