@@ -27,7 +27,7 @@ FOR_GPU: Kinds = frozenset(
 """Operators of which every part has a kernel, while they have none themselves."""
 
 ATTENTION = ("", "Attention")
-"""Has a kernel, in float32, and one that never stores the scores."""
+"""Has a kernel, which never stores the scores."""
 
 _KEPT = "kept."
 _TYPES = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
@@ -81,7 +81,7 @@ def _is_for_gpu(node: NodeProto, element: int) -> bool:
     if element not in _TYPES:
         return False
     if (node.domain, node.op_type) == ATTENTION:
-        return element != TensorProto.FLOAT or (len(node.output) > 3 and bool(node.output[3]))
+        return len(node.output) > 3 and bool(node.output[3])
     return True
 
 
