@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import cache, reduce
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from cpu_fallback.registry import Tensor, cpu_op
 Function = Callable[..., Any]
 
 
+@cache
 def is_short_float(dtype: np.dtype[Any]) -> bool:
     """Whether it is a float that is computed in float32: float16, bfloat16, float8."""
     return dtype == np.float16 or dtype.name.startswith(("bfloat", "float8", "float4"))

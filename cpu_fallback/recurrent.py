@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cpu_fallback.numeric import wide
-from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
 
 Activation = Callable[[Tensor], Tensor]
 Recurrence = Callable[[Tensor], Tensor]
@@ -142,6 +142,11 @@ def project(x: Tensor, w: Tensor) -> Tensor:
     return np.asarray(flat.reshape(x.shape[0], x.shape[1], w.shape[0]))
 
 
+def recurrent_weights(r: Tensor, d: int, dtype: np.dtype[np.generic], memo: Memo) -> Tensor:
+    """[hidden, gates] of direction `d` of `r`, the node's third input."""
+    return memo.of(2, d, lambda: np.ascontiguousarray(r[d].T, dtype=dtype))
+
+
 @dataclass(frozen=True)
 class LstmCell:
     """One direction of an LSTM. peepholes: [3, hidden] in the order i, o, f, or None."""
@@ -247,6 +252,7 @@ def lstm(
     hidden_size: int | None = None,
     input_forget: int = 0,
     layout: int = 0,
+    memo: Memo = NO_MEMO,
 ) -> tuple[Tensor, ...]:
     """Y, Y_h, Y_c of an LSTM; `x`: [seq, batch, input], or [batch, seq, input] for layout 1.
 
@@ -257,7 +263,7 @@ def lstm(
     """
 
     def products(values: Tensor, d: int) -> tuple[Tensor, Recurrence]:
-        recurrent = np.ascontiguousarray(r[d].T, dtype=values.dtype)
+        recurrent = recurrent_weights(r, d, values.dtype, memo)
         return project(values, w[d]), lambda h: h @ recurrent
 
     hidden = r.shape[2] if hidden_size is None else hidden_size
@@ -287,6 +293,7 @@ def gru(
     hidden_size: int | None = None,
     layout: int = 0,
     linear_before_reset: int = 0,
+    memo: Memo = NO_MEMO,
 ) -> tuple[Tensor, ...]:
     """Y, Y_h of a GRU; shapes and types as of `lstm`, gates in the order z, r, h.
 
@@ -303,7 +310,7 @@ def gru(
         gates_x = project(data.x, w[d]) + bias[0]
         gates_x[..., : 2 * hidden] += bias[1, : 2 * hidden]
         bias_h = bias[1, 2 * hidden :]
-        recurrent = np.ascontiguousarray(r[d].T, dtype=data.x.dtype)
+        recurrent = recurrent_weights(r, d, data.x.dtype, memo)
         r_zr, r_h = recurrent[:, : 2 * hidden], recurrent[:, 2 * hidden :]
         h = data.state(initial_h, d, hidden)
         outputs = np.empty((*gates_x.shape[:2], hidden), data.x.dtype)
@@ -336,6 +343,7 @@ def rnn(
     direction: str = "forward",
     hidden_size: int | None = None,
     layout: int = 0,
+    memo: Memo = NO_MEMO,
 ) -> tuple[Tensor, ...]:
     """Y, Y_h of a simple RNN; shapes and types as of `lstm`.
 
@@ -349,7 +357,7 @@ def rnn(
     for d in range(len(data.directions)):
         bias = _bias(b, d, hidden, data.x.dtype).sum(axis=0)
         gates_x = project(data.x, w[d]) + bias
-        recurrent = np.ascontiguousarray(r[d].T, dtype=data.x.dtype)
+        recurrent = recurrent_weights(r, d, data.x.dtype, memo)
         h = data.state(initial_h, d, hidden)
         outputs = np.empty(gates_x.shape, data.x.dtype)
         for t in data.steps(d):

@@ -83,16 +83,22 @@ class Windows:
 
     def padded(self, x: Tensor, value: float | int) -> Tensor:
         """`x` [..., spatial] with `value` around it, just as far as the windows reach."""
-        rank = len(self.size)
-        crop = [slice(None)] * (x.ndim - rank)
-        widths = [(0, 0)] * (x.ndim - rank)
+        lead = x.ndim - len(self.size)
+        shape = list(x.shape[:lead])
+        source: list[Any] = [slice(None)] * lead
+        target: list[Any] = [slice(None)] * lead
         for size, begin, end in zip(self.size, self.begin, self.reach, strict=True):
-            crop.append(slice(max(0, -begin), size - max(0, -end)))
-            widths.append((max(0, begin), max(0, end)))
-        x = x[tuple(crop)]
-        if all(w == (0, 0) for w in widths):
+            first, last = max(0, -begin), size - max(0, -end)
+            source.append(slice(first, last))
+            count = max(0, last - first)
+            target.append(slice(max(0, begin), max(0, begin) + count))
+            shape.append(max(0, begin) + count + max(0, end))
+        x = x[tuple(source)]
+        if x.shape == tuple(shape):
             return x
-        return np.pad(x, widths, constant_values=value)
+        result = np.full(shape, value, x.dtype)
+        result[tuple(target)] = x
+        return result
 
 
 def same_pads(total: int, auto_pad: str) -> tuple[int, int]:
