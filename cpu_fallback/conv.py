@@ -82,15 +82,21 @@ def _convolve(
     if not y.size:
         return y
     if channels and taps > 1 and _is_flat(win, channels, each):
-        grouped = x.reshape(x.shape[0], group, channels, *win.size)
+        # without groups the images of a batch take their place: they share the weights
+        batch, parts = (x.shape[0], group) if group > 1 else (1, x.shape[0])
+        grouped = x.reshape(batch, parts, channels, *win.size)
+        target = y.reshape(batch, parts, each, *win.out)
+        added = None if bias is None else np.broadcast_to(bias, (parts, *bias.shape[1:]))
         if channels >= MIN_TAP_CHANNELS and each <= channels:
             weights = memo.of(1, "taps", lambda: _tap_first(w, group))
-            _by_taps(grouped, weights, bias, layout(win), y)
-        elif channels == each == 1 and len(win.out) > 1:
+            weights = np.broadcast_to(weights, (taps, parts, each, channels))
+            _by_taps(grouped, weights, added, layout(win), target)
+        elif group > 1 and channels == each == 1 and len(win.out) > 1:
             lines = w.reshape(group, 1, -1, win.kernel[-1])
-            _by_lines(grouped, lines, bias, layout(win), y)
+            _by_lines(grouped, lines, added, layout(win), target)
         else:
-            _by_columns(grouped, w.reshape(group, each, -1), bias, layout(win), y)
+            matrix = np.broadcast_to(w.reshape(group, each, -1), (parts, each, channels * taps))
+            _by_columns(grouped, matrix, added, layout(win), target)
         return y
     if channels and taps == 1:
         _pointwise(x, w, win, y)
