@@ -18,6 +18,7 @@ _COLUMN_BYTES = 16 << 20
 _PIECE_BYTES = 1 << 20
 MIN_TAP_CHANNELS = 8
 """From so many channels on, a product for each tap beats one product of copied taps."""
+_FEW_BYTES = 3 << 19
 MAX_PHASES = 16
 MAX_TAPS = 128
 
@@ -81,7 +82,7 @@ def _convolve(
     y = np.empty((x.shape[0], group, each, *win.out), x.dtype)
     if not y.size:
         return y
-    if channels and taps > 1 and _is_flat(win, channels, each):
+    if channels and taps > 1 and _is_flat(win, channels, each, x.itemsize):
         # without groups the images of a batch take their place: they share the weights
         batch, parts = (x.shape[0], group) if group > 1 else (1, x.shape[0])
         grouped = x.reshape(batch, parts, channels, *win.size)
@@ -113,13 +114,15 @@ def _tap_first(w: Tensor, group: int) -> Tensor:
     return np.ascontiguousarray(shaped.transpose(3, 0, 1, 2))
 
 
-def _is_flat(win: Windows, channels: int, each: int) -> bool:
+def _is_flat(win: Windows, channels: int, each: int, itemsize: int) -> bool:
     """Whether it pays to compute on rows with their padding, as one run of memory."""
     phases = math.prod(min(s, k) for s, k in zip(win.strides, win.kernel, strict=True))
     if phases > MAX_PHASES or math.prod(win.kernel) > MAX_TAPS:
         return False
-    if phases > 1 and channels >= MIN_TAP_CHANNELS:
-        return False
+    if channels >= MIN_TAP_CHANNELS:
+        nbytes = channels * math.prod(win.kernel) * math.prod(win.out) * itemsize
+        if phases > 1 or (2 * each > channels and nbytes <= _FEW_BYTES):
+            return False
     waste = math.prod(
         (o + (k - 1) * d // s) / o
         for o, k, d, s in zip(
