@@ -22,6 +22,7 @@ from tests.ops.harness import (
     inferred,
     supported,
 )
+from tests.ops.node_suite import gpu_failures
 
 
 def noise(*shape: int, seed: int = 0) -> Any:
@@ -214,3 +215,10 @@ def test_few_queries_get_a_workgroup_each() -> None:
 def test_what_the_gpu_refuses(case: OpCase, reason: str) -> None:
     found = supported(case)
     assert not found.ok and reason in found.reason
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("op", ["Attention", "RotaryEmbedding"])
+def test_node_suite(op: str) -> None:
+    assert gpu_failures(op) == {}

@@ -25,6 +25,7 @@ from tests.ops.harness import (
     inferred,
     supported,
 )
+from tests.ops.node_suite import gpu_failures
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -282,3 +283,10 @@ def test_a_cell_that_a_small_device_cannot_hold_takes_steps() -> None:
     small = Target(max_compute_invocations_per_workgroup=64)
     view = Lowering(graph, node, small, lambda kind: "s", lambda source, *_: source)
     assert "recurrent_step" in [stage[0].shader for stage in op.lower(view)]
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("op", GATES)
+def test_node_suite(op: str) -> None:
+    assert gpu_failures(op, require_gpu=True) == {}
