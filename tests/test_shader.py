@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from engine import shader
 from engine.errors import ShaderError
-from engine.shader import Fused, Tensor, declared, preprocess, render
+from engine.shader import Fused, Tensor, declared, preprocess, render, template
 
 TEMPLATE = """// A test.
 // spec: none
@@ -34,9 +33,9 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) n
 
 
 @pytest.fixture(autouse=True)
-def template(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = shader.source
-    monkeypatch.setattr(shader, "source", lambda s: TEMPLATE if s == "test" else real(s))
+def test_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = template.source
+    monkeypatch.setattr(template, "source", lambda s: TEMPLATE if s == "test" else real(s))
 
 
 def test_a_condition_keeps_one_branch_and_its_fields() -> None:
@@ -64,7 +63,7 @@ def test_what_is_missing_or_unused_is_an_error(
 def test_a_directive_that_nobody_knows_names_file_and_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(shader, "source", lambda s: "// x\n//# for i in 3\n")
+    monkeypatch.setattr(template, "source", lambda s: "// x\n//# for i in 3\n")
     with pytest.raises(ShaderError, match=r"bad.wgsl:2: .*for i in 3"):
         preprocess("bad")
 
