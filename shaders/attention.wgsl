@@ -6,7 +6,7 @@
 // attn_mask: [batch, heads, queries, mask keys] f32 or bool, broadcast
 // nonpad_kv_seqlen: [batch] i32
 // y: [batch, heads, queries, value size] f32, or [batch, queries, heads, value size]
-// flags: MASK, VALID (inputs given), BOOLEAN (the mask is bool), WINDOW (keys to the left and right), SOFTCAP, VEC4 (4 divides size), WIDE (4 divides value size)
+// flags: MASK, VALID (inputs given), BOOLEAN (with MASK): it is bool, WINDOW (keys to the left and right), SOFTCAP, VEC4 (4 divides size), WIDE (4 divides value size)
 // ROWS, STACKS: queries of an invocation, and how many invocations have others in a workgroup
 // TOPS, WEIGHTS: elements of workgroup memory
 // BODY: the unrolled tile, from engine/ops/_attention_text.py

@@ -23,12 +23,12 @@ def cases() -> dict[str, Case]:
 
 
 def _parameters(device: str) -> list[object]:
-    marks = [pytest.mark.gpu] if device == "GPU" else []
-    found = []
-    for name, status in STATUS.items():
-        slow = [pytest.mark.slow] if name.startswith("real/") else []
-        found.append(pytest.param(name, status[device == "GPU"], marks=marks + slow, id=name))
-    return found
+    """The cases with their status; slow together, as they are thousands."""
+    marks = [pytest.mark.slow, *([pytest.mark.gpu] if device == "GPU" else [])]
+    return [
+        pytest.param(name, status[device == "GPU"], marks=marks, id=name)
+        for name, status in STATUS.items()
+    ]
 
 
 def test_every_case_is_listed(cases: dict[str, Case]) -> None:

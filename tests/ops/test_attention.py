@@ -85,6 +85,7 @@ def _cases() -> list[OpCase]:
         attention(2, (2, 2), (7, 7), (8, 8), packed=True),
         attention(3, (4, 2), (7, 9), (5, 3), packed=True),
         attention(3, (4, 1), (1, 100), (16, 20)),
+        attention(3, (4, 1), (1, 100), (16, 20), masks(1, 100)[1], softcap=1.5),
         attention(1, (3, 3), (100, 100), (32, 32), packed=True, is_causal=1),
         attention(1, (2, 2), (65, 33), (64, 64), scale=0.3, softcap=2.0),
         attention(1, (2, 2), (33, 300), (128, 128)),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
 from engine import lowering
-from engine.shader import Kernel, render
+from engine.shader import Fused, Kernel, render
 
 
 @dataclass(frozen=True)
@@ -22,12 +22,23 @@ class Rendered:
     flags: frozenset[str]
     options: Mapping[str, Any]
 
-    def rendered_with(self, elements: Mapping[str, str], flags: Iterable[str]) -> Kernel:
-        """The kernel that other elements and flags make.
+    @property
+    def params(self) -> tuple[tuple[str, str], ...]:
+        """The words of Params that generated code and flags add to those of the file."""
+        fused: Fused = self.options.get("fused", Fused())
+        return fused.params
+
+    def rendered_with(
+        self, elements: Mapping[str, str], flags: Iterable[str], params: Mapping[str, str]
+    ) -> Kernel:
+        """The kernel that other elements and flags make, with more words in Params.
 
         Raises: ShaderError where the file wants other elements, text or overrides.
         """
-        return render(self.stem, self.stem, elements, flags=flags, **self.options)
+        words = tuple({**dict(self.params), **params}.items())
+        fused = replace(self.options.get("fused", Fused()), params=words)
+        options = {**self.options, "fused": fused}
+        return render(self.stem, self.stem, elements, flags=flags, **options)
 
 
 class Recorder:

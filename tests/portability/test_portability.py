@@ -54,6 +54,19 @@ def combinations(lines: list[str]) -> list[frozenset[str]]:
     ]
 
 
+def decisive(recorded: list[Rendered]) -> frozenset[str]:
+    """Flags that come with other elements of some tensor than their absence."""
+    found = set()
+    for flag in {flag for r in recorded for flag in r.flags}:
+        kinds: dict[str, tuple[set[str], set[str]]] = {}
+        for r in recorded:
+            for name, kind in r.elements.items():
+                kinds.setdefault(name, (set(), set()))[flag in r.flags].add(kind)
+        if any(a and b and a.isdisjoint(b) for a, b in kinds.values()):
+            found.add(flag)
+    return frozenset(found)
+
+
 def variant(recorded: list[Rendered], flags: frozenset[str]) -> Kernel | None:
     """A kernel with these flags: the elements and text of the rendered one that is most like it.
 
@@ -61,11 +74,19 @@ def variant(recorded: list[Rendered], flags: frozenset[str]) -> Kernel | None:
 
     Raises: ShaderError if the file wants what no rendered kernel has.
     """
-    elements = {name: kind for r in recorded for name, kind in r.elements.items()}
+    words = {name: kind for r in recorded for name, kind in r.params}
     problem: ShaderError | None = None
-    for near in sorted(recorded, key=lambda r: (len(r.flags ^ flags), len(r.kernel.tensors))):
+    weighty = decisive(recorded)
+
+    def distance(r: Rendered) -> tuple[int, int, int]:
+        differ = r.flags ^ flags
+        return len(differ & weighty), len(differ), len(r.kernel.tensors)
+
+    nearest = sorted(recorded, key=distance)
+    elements = {name: kind for r in reversed(nearest) for name, kind in r.elements.items()}
+    for near in nearest:
         try:
-            found = near.rendered_with({**elements, **near.elements}, flags)
+            found = near.rendered_with({**elements, **near.elements}, flags, words)
         except ShaderError as error:
             problem = problem or error
             continue
