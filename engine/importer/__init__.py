@@ -68,6 +68,8 @@ def load_model(
         proto, path = model, None
     elif isinstance(model, (bytes, bytearray, memoryview)):
         proto, path = _parse(bytes(model), "the given bytes"), None
+    elif not isinstance(model, (str, os.PathLike)):
+        raise ModelError(f"a model is a path, bytes or a ModelProto, not a {type(model).__name__}")
     else:
         path = Path(model)
         proto = _read(path)

@@ -82,6 +82,8 @@ class Weights:
                 f"{what} lies in the file {location!r}, but the model came without a folder: "
                 "load it by its path"
             )
+        if "\0" in location:
+            raise ModelError(f"{what} refers to {location!r}, which no file can be called")
         path = (self._folder / location).resolve()
         inside = any(path.is_relative_to(root) for root in self._roots)
         if not location or os.path.isabs(location) or not inside:

@@ -249,7 +249,10 @@ def _run_converter(model: ModelProto, version: int) -> ModelProto:
 
 def _culprits(model: ModelProto, version: int) -> list[NodeProto]:
     """The nodes that the converter fails on when it meets them alone."""
-    inferred = onnx.shape_inference.infer_shapes(model)
+    try:
+        inferred = onnx.shape_inference.infer_shapes(model)
+    except _ONNX_ERRORS as error:
+        raise ModelError(f"the types in the model contradict each other: {error}") from None
     found = []
     for graph, typed in zip(graphs_of(model.graph), graphs_of(inferred.graph), strict=True):
         types = {v.name: v for v in (*typed.input, *typed.value_info, *typed.output)}

@@ -185,7 +185,7 @@ def _merge_transposes(editor: Editor, node: Node) -> None:
 
 def _transpose_as_reshape(editor: Editor, node: Node) -> None:
     perm, start = _perm(editor, node), editor.shape(node.inputs[0])
-    if perm is None or start is None or len(perm) != len(start):
+    if perm is None or start is None or sorted(perm) != list(range(len(start))):
         return
     moving = [axis for axis in perm if start[axis] != 1]
     if moving != sorted(moving) or perm == sorted(perm):

@@ -107,7 +107,7 @@ def choose_adapter(adapter: int | str | None = None) -> AdapterInfo:
     if isinstance(adapter, int):
         matches = [a for a in found if a.index == adapter]
     else:
-        matches = [a for a in found if adapter.lower() in a.title.lower()]
+        matches = [a for a in found if str(adapter).lower() in a.title.lower()]
     if not matches:
         names = "; ".join(f"{a.index}: {a.title}" for a in found)
         raise DeviceError(f"no adapter matches {adapter!r}; there are {names}")

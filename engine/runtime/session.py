@@ -265,8 +265,8 @@ class InferenceSession:
 
     def _output_names(self, names: Collection[str] | None) -> Sequence[str]:
         known = self._model.graph.outputs
-        if isinstance(names, str):
-            raise InputError(f"output names are a list of strings, not the string {names!r}")
+        if isinstance(names, str) or not isinstance(names or (), Collection):
+            raise InputError(f"output names are a list of strings, not {names!r}")
         unknown = [n for n in names or () if n not in known]
         if unknown:
             raise InputError(f"the model has no outputs {unknown}; it has {list(known)}")
@@ -274,6 +274,11 @@ class InferenceSession:
 
     def _check_feeds(self, input_feed: Mapping[str, Any]) -> dict[str, Feed]:
         graph = self._model.graph
+        if not isinstance(input_feed, Mapping):
+            raise InputError(
+                f"inputs are a dict of arrays by name, not a {type(input_feed).__name__}; "
+                f"the model has {list(graph.inputs)}"
+            )
         unknown = [n for n in input_feed if n not in graph.inputs]
         if unknown:
             raise InputError(f"the model has no inputs {unknown}; it has {list(graph.inputs)}")
@@ -317,6 +322,8 @@ def _from_providers(providers: Sequence[Any] | None, device: str) -> str:
     """The device that ONNX Runtime's `providers` asks for."""
     if not providers:
         return device
+    if isinstance(providers, str) or not all(isinstance(p, (str, tuple)) for p in providers):
+        raise InputError(f"providers are a list of names, or of names with options: {providers!r}")
     names = [p if isinstance(p, str) else p[0] for p in providers]
     if all(n == CPU_PROVIDER for n in names):
         return "cpu"

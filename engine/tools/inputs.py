@@ -55,11 +55,19 @@ def make_inputs(
         sizes.update((name, int(size)) for name, size in dims.items())
     except ValueError as error:
         raise InputError(f"a size is not a number: {error}") from error
+    negative = sorted(name for name, size in sizes.items() if size < 0)
+    if negative:
+        raise InputError(f"sizes {negative} are negative")
     rng = np.random.default_rng(seed)
     feeds = {}
     for name, arg in wanted.items():
         source = given.get(name, "random")
-        feeds[name] = _random(arg, sizes, rng) if source == "random" else _load(name, source)
+        try:
+            feeds[name] = _random(arg, sizes, rng) if source == "random" else _load(name, source)
+        except InputError:
+            raise
+        except (MemoryError, ValueError) as error:
+            raise InputError(f"input {name!r} can't be made: {error}") from error
     return feeds
 
 

@@ -71,3 +71,9 @@ def test_pairs() -> None:
     for item in ("a", "=1", "a="):
         with pytest.raises(InputError, match="--dim must look like NAME=VALUE"):
             parse_pairs([item], "--dim")
+
+
+@pytest.mark.parametrize("size", ["-1", "99999999999999", str(1 << 70), "abc"])
+def test_sizes_that_no_array_has(size: str) -> None:
+    with InferenceSession(MIXED, device="cpu") as session, pytest.raises(InputError):
+        make_inputs(session, {}, {"h": size})
