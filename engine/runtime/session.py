@@ -265,7 +265,9 @@ class InferenceSession:
 
     def _output_names(self, names: Collection[str] | None) -> Sequence[str]:
         known = self._model.graph.outputs
-        if isinstance(names, str) or not isinstance(names or (), Collection):
+        if isinstance(names, str):
+            raise InputError(f"output names are a list of strings, not the string {names!r}")
+        if not isinstance(names or (), Collection):
             raise InputError(f"output names are a list of strings, not {names!r}")
         unknown = [n for n in names or () if n not in known]
         if unknown:
