@@ -24,6 +24,7 @@ from engine.passes.fuse_gelu import fuse_gelu
 from engine.passes.fuse_layernorm import fuse_layernorm
 from engine.passes.infer import infer
 from engine.passes.lower_contrib import lower_contrib
+from engine.passes.lower_einsum import lower_einsum
 from engine.passes.merge_views import merge_views
 from engine.passes.sink_pad import sink_pad
 from engine.passes.split_cache import split_cache
@@ -69,6 +70,11 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "lower_contrib",
         lower_contrib,
         "standard operators have kernels and are known to the passes below",
+    ),
+    PipelineStep(
+        "lower_einsum",
+        lower_einsum,
+        "its parts have kernels, and merge with the views and reductions around them",
     ),
     PipelineStep(
         "split_cache",
