@@ -115,21 +115,58 @@ class Tile:
         return _join(lines, 1)
 
 
-def window(tile: Tile, kernel: int, stride: int, lead: int | None = None) -> str:
+def window(
+    tile: Tile, kernel: int, stride: int, lead: int | None = None
+) -> tuple[list[str], list[str]]:
     """One row of a kernel `kernel` wide: every pixel is loaded once, and used by several taps.
 
     With `lead`, rows are multiples of four long and `first + lead` is one: pixels are loaded by
     fours where most of them are needed.
+
+    Returns: what holds for all channels, and the products of one.
     """
     count = (tile.columns - 1) * stride + kernel
-    lines, names = _pixels(count, lead)
+    places, loads, names = _window_pixels(count, lead)
     pixels = [[names[tap + j * stride] for j in range(tile.columns)] for tap in range(kernel)]
-    return _join([*lines, *tile.multiply(pixels, "at")], 2)
+    return places, [*loads, *tile.multiply(pixels, "at")]
 
 
-def _pixels(
-    count: int, lead: int | None, row: str = "row, limit", suffix: str = ""
-) -> tuple[list[str], list[str]]:
+def _window_pixels(count: int, lead: int | None) -> tuple[list[str], list[str], list[str]]:
+    """Places of neighbouring pixels in their row, their loads, and expressions of them."""
+    places: list[str] = []
+    loads: list[str] = []
+    names = [f"p{i}" for i in range(count)]
+
+    def add(i: int, name: str, zero: str, load: str) -> None:
+        places.append(f"let in_{name} = u32(first + {i}) < limit;")
+        places.append(f"let at_{name} = select(0u, u32(first + {i}), in_{name});")
+        loads.append(f"let {name} = select({zero}, {load}(row + at_{name}), in_{name});")
+
+    for start in range(0 if lead is None else lead - 4, count, 4):
+        inside = [i for i in range(start, start + 4) if 0 <= i < count]
+        if lead is not None and len(inside) >= 3:
+            add(start, f"q{start + 4}", "vec4<f32>()", "load4_x")
+            for i in inside:
+                names[i] = f"q{start + 4}[{i - start}]"
+        else:
+            for i in inside:
+                add(i, names[i], "0.0", "load_x")
+    return places, loads, names
+
+
+def dense(places: Sequence[str], products: Sequence[str]) -> str:
+    """The sum over input channels for one row of the kernel."""
+    loop = [
+        "for (var c = 0u; c < params.group_in; c++) {",
+        *_indented(products),
+        "    at += at_step;",
+        "    row += row_step;",
+        "}",
+    ]
+    return _join([*places, *loop], 2)
+
+
+def _pixels(count: int, lead: int | None, row: str, suffix: str) -> tuple[list[str], list[str]]:
     """Declarations of `count` neighbouring pixels from `first` on, and their names."""
     names = [f"p{suffix}{i}" for i in range(count)]
     if lead is None:
@@ -147,8 +184,8 @@ def _pixels(
     return lines, names
 
 
-def taps(tile: Tile, kernel: int | None, aligned: bool = False) -> str:
-    """One row of a kernel of any stride and dilation: a load for each product.
+def taps(tile: Tile, kernel: int | None, aligned: bool = False) -> list[str]:
+    """One row of a kernel of any stride and dilation: a load for each product of a channel.
 
     `kernel` is its width if the text is unrolled over it. `aligned`: stride 1, and every tap meets
     the first of four neighbours in a row of fours.
@@ -158,14 +195,14 @@ def taps(tile: Tile, kernel: int | None, aligned: bool = False) -> str:
         body = ["let start = first + i32(kx * params.dilation_w);", *found]
         body += tile.multiply([names], "at + kx * PACK")
         head = "for (var kx = 0u; kx < params.kernel_w; kx++) {"
-        return _join([head, *_indented(body), "}"], 2)
+        return [head, *_indented(body), "}"]
     lines: list[str] = []
     pixels = []
     for tap in range(kernel):
         found, names = _tap_pixels(tile, aligned, f"{tap}_")
         lines += [f"let start{tap}_ = first + i32({tap}u * params.dilation_w);", *found]
         pixels.append(names)
-    return _join([*lines, *tile.multiply(pixels, "at")], 2)
+    return [*lines, *tile.multiply(pixels, "at")]
 
 
 def _tap_pixels(tile: Tile, aligned: bool, suffix: str) -> tuple[list[str], list[str]]:

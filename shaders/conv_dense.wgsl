@@ -87,29 +87,20 @@ ${ENTER}
     let first_d = i32(od * params.stride_d) - params.pad_d;
     let taps = params.kernel_d * params.kernel_h * params.kernel_w;
     let packs = (params.group_out + PACK - 1u) / PACK;
-    var at = (group * packs + part / PACK) * params.group_in * taps * PACK + part % PACK;
-    var image = (n * params.groups + group) * params.group_in * params.in_d;
+    let base = (group * packs + part / PACK) * params.group_in * taps * PACK + part % PACK;
+    let at_step = taps * PACK;
+    let row_step = params.in_d * params.in_h * params.in_w;
+    let image = (n * params.groups + group) * params.group_in * params.in_d;
 ${START}
-    // one loop over input channels and kernel rows: loops cost more than these selects
-    let kernel_rows = params.group_in * params.kernel_d * params.kernel_h;
-    var ky = 0u;
-    var kz = 0u;
-    for (var r = 0u; r < kernel_rows; r++) {
-        let iz = first_d + i32(kz * params.dilation_d);
-        let ih = first_h + i32(ky * params.dilation_h);
+    // channels are the inner loop: what is outside of the input is the same for all of them
+    for (var r = 0u; r < params.kernel_d * params.kernel_h; r++) {
+        let iz = first_d + i32(r / params.kernel_h * params.dilation_d);
+        let ih = first_h + i32(r % params.kernel_h * params.dilation_h);
         let inside = u32(iz) < params.in_d && u32(ih) < params.in_h;
-        let slice = (image + u32(iz)) * params.in_h + u32(ih);
-        let row = select(0u, slice, inside) * params.in_w;
         let limit = select(0u, params.in_w, inside);
+        var row = select(0u, (image + u32(iz)) * params.in_h + u32(ih), inside) * params.in_w;
+        var at = base + r * params.kernel_w * PACK;
 ${SUM}
-        at += params.kernel_w * PACK;
-        ky += 1u;
-        let slice_done = ky == params.kernel_h;
-        ky = select(ky, 0u, slice_done);
-        kz += select(0u, 1u, slice_done);
-        let channel_done = kz == params.kernel_d;
-        kz = select(kz, 0u, channel_done);
-        image += select(0u, params.in_d, channel_done);
     }
     let column_end = params.out_w;
     let place = (((n * params.groups * params.group_out + channel) * params.out_d + od)

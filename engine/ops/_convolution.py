@@ -188,25 +188,18 @@ def variants(
 ) -> list[Variant]:
     """Tiles for `rows` rows of `width` pixels an output channel, best first.
 
-    Large tiles reuse most, but need enough invocations; small maps spread a workgroup over
-    channels. Rows of one block stay uniform over a workgroup where there are tiles enough.
+    Channels are uniform over a workgroup where there are tiles enough, so that GPUs load weights
+    once for all of it; small maps spread a workgroup over channels. Tiles are so small that four
+    waves of a small GPU fit beside each other.
     `step` is the distance of neighbouring pixels in the output if it is not 1 (an expression).
     """
     if geo.columns:
         return _shared_variants(geo, width)
     pack = geo.pack
     blocks = geo.group * geo.packs
-    many8, many4 = rows * ceildiv(width, 8), rows * ceildiv(width, 4)
-    large = (at_least(many8 * blocks, 2048), at_least(many8, 48))
-    short = isinstance(width, int) and width < 24 and 1 <= width % 8 <= 4
+    many4 = rows * ceildiv(width, 4)
     whole = divisible(width, 4)
-    found = []
-    if not short:
-        found += [
-            Variant(Tile(pack, 8, True), (64, 1), (*large, whole)),
-            Variant(Tile(pack, 8, step=step), (64, 1), large),
-        ]
-    found += [
+    found = [
         Variant(Tile(pack, 4, True), (64, 1), (at_least(many4, 48), whole)),
         Variant(Tile(pack, 4, step=step), (64, 1), (at_least(many4, 48),)),
         Variant(Tile(pack, 4, step=step), (8, 8), (at_least(many4 * blocks, 2048),)),

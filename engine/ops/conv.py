@@ -160,14 +160,14 @@ def _inner_loops(win: Windows, tile: Tile) -> list[tuple[str, bool]]:
     width, step, dilation, pad = win.kernel[2], win.strides[2], win.dilations[2], win.begin[2]
     aligned = isinstance(pad, int) and tile.columns % 4 == 0
     if isinstance(width, int) and step <= width <= 7 and step <= 2 and dilation == 1:
-        found = [(tiles.window(tile, width, step), False)]
+        found = [(tiles.dense(*tiles.window(tile, width, step)), False)]
         if isinstance(pad, int) and aligned and width > 1:
-            found.insert(0, (tiles.window(tile, width, step, pad % 4), True))
+            found.insert(0, (tiles.dense(*tiles.window(tile, width, step, pad % 4)), True))
         return found
     kernel = width if isinstance(width, int) and width <= 3 else None
-    found = [(tiles.taps(tile, kernel), False)]
+    found = [(tiles.dense((), tiles.taps(tile, kernel)), False)]
     if isinstance(pad, int) and aligned and step == 1 and pad % 4 == dilation % 4 == 0:
-        found.insert(0, (tiles.taps(tile, kernel, aligned=True), True))
+        found.insert(0, (tiles.dense((), tiles.taps(tile, kernel, aligned=True)), True))
     return found
 
 

@@ -202,8 +202,11 @@ class Shape2D:
 FEW_ROWS = 4
 ENOUGH = 8
 """Workgroups that a small GPU should have at least: below, smaller tiles keep more of it busy."""
-UNIFORM = ((320, Shape2D(8, 8, (64, 1))), (160, Shape2D(8, 4, (64, 1))))
-"""Shapes with rows uniform over a workgroup, and how many columns they are worth it from."""
+UNIFORM = ((160, Shape2D(8, 4, (64, 1))),)
+"""Shapes with rows uniform over a workgroup, and how many columns they are worth it from.
+
+Larger tiles leave room for less than four waves on small GPUs.
+"""
 SQUARE = (Shape2D(8, 8, (8, 8)), Shape2D(8, 4, (8, 8)))
 SMALL = Shape2D(4, 4, (8, 8))
 SHARING = Shape2D(FEW_ROWS, 4, (16, 8), True)

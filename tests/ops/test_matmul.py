@@ -201,7 +201,7 @@ def test_known_sizes_have_one_way() -> None:
     ways = list(tiles(sized(128, 768, 768)))
     assert len(ways) == 1 and not ways[0][1]
     tile = ways[0][0]
-    assert (tile.rows, tile.columns, tile.workgroup) == (8, 8, (64, 1))
+    assert (tile.rows, tile.columns, tile.workgroup) == (8, 4, (64, 1))
     assert tile.inner_by_four and tile.columns_by_four and not tile.shared
 
 
