@@ -18,8 +18,8 @@ def pad(
 ) -> Tensor:
     """`data` with `pads` ([2 * axes] int64, before each axis, then after each) elements added.
 
-    Negative pads cut, before the others are filled from what is left. Modes: "constant",
-    "reflect", "edge", "wrap".
+    Negative pads cut: what was padded with a constant too, else before the others are filled from
+    what is left. Modes: "constant", "reflect", "edge", "wrap".
     Raises: ValueError for other modes, or where more is cut than there is. Source: ONNX Pad-25.
     """
     amounts = [(0, 0)] * data.ndim
@@ -28,15 +28,16 @@ def pad(
     for k, axis in enumerate(where):
         amounts[axis] = (values[k], values[k + len(where)])
     for size, (before, after) in zip(data.shape, amounts, strict=True):
-        if size + min(before, 0) + min(after, 0) < 0:
+        left = min(before, 0) + min(after, 0) if mode != "constant" else before + after
+        if size + left < 0:
             raise ValueError(f"pads {before} and {after} cut more than the {size} elements")
+    if mode == "constant":
+        return _pad_constant(data, amounts, constant_value)
     cut = tuple(
         slice(max(-a, 0), d - max(-b, 0)) for d, (a, b) in zip(data.shape, amounts, strict=True)
     )
     x = data[cut]
     grown = [(max(a, 0), max(b, 0)) for a, b in amounts]
-    if mode == "constant":
-        return _pad_constant(x, grown, constant_value)
     if mode not in ("reflect", "edge", "wrap"):
         raise ValueError(f"unknown mode {mode!r}")
     return np.pad(x, grown, mode=mode)  # type: ignore[call-overload, no-any-return]
@@ -47,5 +48,13 @@ def _pad_constant(x: Tensor, pads: list[tuple[int, int]], value: Tensor | None) 
     fill = empty if value is None else value.reshape(-1)[0]
     shape = [d + a + b for d, (a, b) in zip(x.shape, pads, strict=True)]
     out = np.full(shape, fill, dtype=x.dtype)
-    out[tuple(slice(a, a + d) for d, (a, _) in zip(x.shape, pads, strict=True))] = x
+    spans = [
+        (max(a, 0), min(a + d, size)) for d, (a, _), size in zip(x.shape, pads, shape, strict=True)
+    ]
+    if all(first < last for first, last in spans):
+        target = tuple(slice(first, last) for first, last in spans)
+        source = (
+            slice(first - a, last - a) for (first, last), (a, _) in zip(spans, pads, strict=True)
+        )
+        out[target] = x[tuple(source)]
     return out

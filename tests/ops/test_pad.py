@@ -156,3 +156,26 @@ def test_strings_are_padded_with_empty_ones() -> None:
 def test_wrong_shapes_are_refused(case: OpCase) -> None:
     with pytest.raises(ShapeError, match="Pad"):
         inferred(case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("size", [0, 1, 2, 5])
+def test_padding_that_is_cut_again(device: str, size: int) -> None:
+    """Two elements more in front, and two less behind, which may be padding themselves."""
+    import onnx.parser
+
+    import engine
+
+    text = """<ir_version: 9, opset_import: ["": 20]> g (float[n] x) => (float[n] y)
+    {
+        p = Constant<value = int64[2] {2, -2}>()
+        v = Constant<value = float {9.0}>()
+        y = Pad(x, p, v)
+    }"""
+    x = np.arange(size, dtype=np.float32)
+    expected = np.concatenate([np.full(2, 9, np.float32), x])[:size]
+    with engine.InferenceSession(
+        onnx.parser.parse_model(text).SerializeToString(), device=device
+    ) as session:
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], expected)
