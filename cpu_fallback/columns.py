@@ -34,7 +34,8 @@ def col2im(
     counts = [(padded[d] - spread[d] * (block[d] - 1) - 1) // step[d] + 1 for d in range(rank)]
     if math.prod(counts) != x.shape[2]:
         raise ValueError(f"{x.shape[2]} windows for an image {image} that has {counts}")
-    taps = x.reshape(x.shape[0], -1, math.prod(block), *counts)
+    channels = x.shape[1] // max(math.prod(block), 1)
+    taps = x.reshape(x.shape[0], channels, math.prod(block), *counts)
     result = np.zeros((x.shape[0], taps.shape[1], *padded), wide(x.dtype))
     for number, offset in enumerate(np.ndindex(*block)):
         starts = [offset[d] * spread[d] for d in range(rank)]

@@ -391,6 +391,7 @@ _RULES: dict[str, Callable[[_Operands], Interval]] = {
     "Size": lambda n: n.size(),
     "Sub": _sub,
     "Sum": lambda n: reduce(iv.add, n.all),
+    "TensorScatter": lambda n: iv.hull((n[0], n[1])),
     "TopK": _top_k,
     "Trilu": lambda n: iv.hull((n[0], (0, 0))),
     "Unique": lambda n: n[0] if n.output == 0 else (0, n.size()[1]),

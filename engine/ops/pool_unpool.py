@@ -1,0 +1,97 @@
+"""MaxUnpool: what MaxPool kept, back at its places."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from engine.dims import Dim, at_least, ceildiv, product
+from engine.errors import ShapeError
+from engine.indexing import index_map, row_major
+from engine.ir import TensorType, ValueType
+from engine.ops import (
+    FLOATS,
+    InferView,
+    KernelCall,
+    Lowering,
+    NodeView,
+    OpDef,
+    Stage,
+    Support,
+    linear,
+    no,
+    register,
+    yes_if,
+)
+
+
+def _natural(view: NodeView) -> tuple[Dim, ...]:
+    """The shape in which the indices count."""
+    shape, kernel = view.shape(0), view.attr("kernel_shape")
+    rank = len(shape) - 2
+    if rank < 1 or len(kernel) != rank:
+        raise ShapeError(f"{view.describe()}: kernel_shape has {len(kernel)} sizes for {rank} axes")
+    strides, pads = view.attr("strides") or [1] * rank, view.attr("pads") or [0] * (2 * rank)
+    sizes = [
+        (shape[2 + d] - 1) * int(strides[d]) + int(kernel[d]) - int(pads[d]) - int(pads[rank + d])
+        for d in range(rank)
+    ]
+    return (*shape[:2], *sizes)
+
+
+def _infer(view: InferView) -> list[ValueType]:
+    x = view.type(0)
+    if x.shape is None:
+        return [x]
+    if not view.has(2):
+        return [TensorType(x.dtype, _natural(view))]
+    sizes = view.dim_list(2)
+    if sizes is None:
+        sizes = [view.fresh("unpooled") for _ in x.shape]
+    return [TensorType(x.dtype, tuple(sizes))]
+
+
+def _supports(view: NodeView) -> Support:
+    natural, out = _natural(view), view.out_shape()
+    if len(natural) != len(out):
+        return no("its output_shape has another rank than its input")
+    why = "what is unpooled fits output_shape"
+    return yes_if(*(at_least(o, n, why) for o, n in zip(out, natural, strict=True)))
+
+
+def _lower(view: Lowering) -> Sequence[Stage]:
+    natural, out = _natural(view), view.out_shape()
+    size, y = product(view.shape(0)), view.node.outputs[0]
+    target = index_map("target_of", natural, row_major(out))
+    fill = KernelCall(
+        "shape_fill",
+        {"y": y},
+        {"size": product(out), "bits": 0},
+        linear(ceildiv(product(out), 4)),
+        text={"VALUE": "bitcast<f32>(params.bits)"},
+    )
+    scatter = KernelCall(
+        "pool_unpool",
+        {"x": view.node.inputs[0], "indices": view.node.inputs[1], "y": y},
+        {"size": size, "places": product(natural), **dict(target.params)},
+        linear(size),
+        text={"MAP": target.text},
+        extra_params=target.fields,
+    )
+    return [(fill,), (scatter,)]
+
+
+register(
+    OpDef(
+        "MaxUnpool",
+        9,
+        infer=_infer,
+        lower=_lower,
+        supports=_supports,
+        limits="output_shape not known when planning",
+        dtypes=FLOATS | {"int64"},
+        shape_inputs=(2,),
+        flops=lambda view: product(view.out_shape()),
+        launches=lambda view: 2,
+        tolerance=0.0,
+    )
+)

@@ -1,0 +1,54 @@
+"""MaxUnpool."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.cpu_fallback.node_cases import cases_of, failures
+from tests.ops.harness import OpCase, case_id, check_engine_cpu, check_gpu, check_infer
+
+
+def unpool(
+    shape: tuple[int, ...], total: int, out: list[int] | None = None, dtype: str = "float32",
+    **attrs: Any,
+) -> OpCase:  # fmt: skip
+    """Distinct places below `total`."""
+    count = int(np.prod(shape))
+    places = np.random.default_rng(count).permutation(total)[:count].reshape(shape)
+    inputs: list[Any] = [(shape, dtype), places]
+    if out is not None:
+        inputs.append(np.array(out))
+    return OpCase("MaxUnpool", tuple(inputs), attrs, oracle="fallback")
+
+
+TWO = {"kernel_shape": [2, 2], "strides": [2, 2]}
+CASES = [
+    unpool((1, 1, 2, 2), 16, **TWO),
+    unpool((2, 3, 5, 7), 2 * 3 * 10 * 14, **TWO),
+    unpool((1, 2, 3, 3), 2 * 25, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),
+    unpool((2, 3, 11), 2 * 3 * 13, kernel_shape=[3]),
+    unpool((1, 2, 2, 3, 2), 2 * 4 * 6 * 4, kernel_shape=[2, 2, 2], strides=[2, 2, 2]),
+    unpool((2, 3, 2, 3), 2 * 3 * 24, out=[2, 3, 5, 9], **TWO),
+    unpool((0, 3, 2, 3), 1, **TWO),
+    unpool((1, 3, 2, 3), 72, None, "float16", **TWO),
+]
+
+
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_cpu(case: OpCase) -> None:
+    check_engine_cpu(case)
+    check_infer(case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_gpu(case: OpCase, dynamic: bool) -> None:
+    check_gpu(case, dynamic=dynamic)
+
+
+def test_node_suite() -> None:
+    assert failures(cases_of("MaxUnpool")) == {}
