@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -137,8 +138,15 @@ def _run(arguments: argparse.Namespace) -> None:
     with status("running"):
         results = session.run(None, feeds)
     out = console()
-    first = f"{arguments.model.name} on {session.device_name}: {session.times.total * 1e3:.2f} ms"
-    lines = [first, f"  in   {describe(feeds)}"]
+    where = Counter(device for _, device in session.executed())
+    nodes = ", ".join(f"{count} nodes on the {d.upper()}" for d, count in where.most_common())
+    took = f"first call {session.times.total * 1e3:.2f} ms (warm: see bench)"
+    first = f"{arguments.model.name} on {session.device_name}: {took}"
+    lines = [
+        first,
+        f"  ran  {nodes}" if nodes else "  ran  nothing: the result is constant",
+        f"  in   {describe(feeds)}",
+    ]
     for arg, value in zip(session.get_outputs(), results, strict=True):
         lines.append(f"  out  {arg.name} {_value_text(value)}")
     out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
@@ -178,7 +186,7 @@ def _explain(arguments: argparse.Namespace) -> None:
         report.to_text(passes=arguments.passes), markup=False, highlight=False, soft_wrap=True
     )
     if arguments.wgsl:
-        print(report.wgsl())
+        print(report.wgsl() or "no shaders: every node is on the CPU (see --device gpu)")
 
 
 def _bench(arguments: argparse.Namespace) -> None:

@@ -12,8 +12,8 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto,
 
 from engine import dtypes
 from engine.errors import ModelError, ShapeError
+from engine.importer.opsets import PINNED, since_version
 from engine.importer.types import type_proto
-from engine.importer.versions import PINNED, since_version
 from engine.ir import (
     Array,
     Attribute,

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+MAX_WORKGROUPS = 65535
+"""Workgroups along one axis of a grid that every device allows; grids are folded to keep to it."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -22,7 +25,7 @@ class Target:
     max_compute_workgroup_size_x: int = 256
     max_compute_workgroup_size_y: int = 256
     max_compute_workgroup_size_z: int = 64
-    max_compute_workgroups_per_dimension: int = 65535
+    max_compute_workgroups_per_dimension: int = MAX_WORKGROUPS
     min_uniform_buffer_offset_alignment: int = 256
     min_storage_buffer_offset_alignment: int = 256
     max_loop_trips: int = 60000

@@ -13,10 +13,10 @@ from onnx import ModelProto
 
 from engine.errors import ModelError
 from engine.importer.checks import check
+from engine.importer.opsets import opsets, to_pinned
 from engine.importer.reader import Reader
 from engine.importer.tensors import Weights, detach
 from engine.importer.types import Declared, declared
-from engine.importer.versions import opsets, to_pinned
 from engine.ir import Graph
 
 __all__ = ["Declared", "Model", "load_model"]

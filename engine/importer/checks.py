@@ -11,9 +11,9 @@ from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProt
 
 from engine.errors import ModelError
 from engine.importer.lifts import graphs_of
+from engine.importer.opsets import opsets
 from engine.importer.reader import Reader
 from engine.importer.tensors import Weights
-from engine.importer.versions import opsets
 
 
 def check(model: ModelProto, weights: Weights) -> None:

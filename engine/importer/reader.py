@@ -11,9 +11,9 @@ from onnx import AttributeProto, GraphProto, ModelProto, NodeProto
 
 from engine import dtypes
 from engine.errors import ModelError
+from engine.importer.opsets import UNCONVERTED, opsets, since_version
 from engine.importer.tensors import Weights
 from engine.importer.types import FreshDims, dim_names, value_type
-from engine.importer.versions import UNCONVERTED, opsets, since_version
 from engine.ir import Array, Attribute, Graph, Node, TensorType, Value, sort_nodes
 
 

@@ -20,7 +20,7 @@ from engine.dims import Dim, Guard, ceildiv, dmin
 from engine.dtypes import DType
 from engine.errors import ShapeError
 from engine.ir import Array, Graph, Node, Shape, TensorType, ValueType
-from engine.target import Target
+from engine.target import MAX_WORKGROUPS, Target
 
 MAX_RANK = 8
 MAX_DIMS = 4096
@@ -190,7 +190,9 @@ Stage = tuple[KernelCall, ...]
 """Alternatives for one dispatch, tried in order when sizes are bound; the last has no guard."""
 
 
-def linear(invocations: Dim, workgroup: int = 64, limit: int = 65535) -> tuple[Dim, Dim, Dim]:
+def linear(
+    invocations: Dim, workgroup: int = 64, limit: int = MAX_WORKGROUPS
+) -> tuple[Dim, Dim, Dim]:
     """The grid of a 1-D kernel (`lib/index.wgsl: flat_index`), folded into y past the limit."""
     groups = ceildiv(invocations, workgroup)
     return dmin(groups, limit), ceildiv(groups, limit), 1

@@ -13,10 +13,9 @@ from engine.errors import ShapeError
 from engine.ir import Array
 from engine.ops import YES, KernelCall, Lowering, NodeView, Stage, Support, linear, no, yes_if
 from engine.ops._variants import SHARED_BY
+from engine.target import MAX_WORKGROUPS
 from engine.tiles import Tile
 from engine.windows import Windows
-
-LIMIT = 65535
 
 
 def attributes(view: NodeView) -> tuple[int, list[int] | None, list[int] | None]:
@@ -118,7 +117,11 @@ def geometry_support(view: NodeView, geo: Geometry, trips: Dim) -> Support:
     """Whether loops and grid are short enough."""
     limits = (
         (view.target.max_loop_trips, trips, "its reduction is longer than a loop may be"),
-        (LIMIT, geo.group * geo.packs * 2, "it has more channel blocks than a grid dimension"),
+        (
+            MAX_WORKGROUPS,
+            geo.group * geo.packs * 2,
+            "it has more channel blocks than a grid dimension",
+        ),
     )
     guards = []
     for limit, value, reason in limits:
@@ -261,7 +264,11 @@ def tile_call(
         shader,
         tensors,
         params,
-        (dmin(groups, LIMIT), ceildiv(geo.group * group_blocks, stack), ceildiv(groups, LIMIT)),
+        (
+            dmin(groups, MAX_WORKGROUPS),
+            ceildiv(geo.group * group_blocks, stack),
+            ceildiv(groups, MAX_WORKGROUPS),
+        ),
         flags=frozenset({"BIAS"}) if bias else frozenset(),
         text={
             "BUILTINS": tile.builtins,

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, dmin, product
+from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, product
 from engine.errors import ShapeError
 from engine.indexing import IndexMap, broadcast_strides, index_map
 from engine.ir import Array, Shape, TensorType, ValueType
@@ -24,6 +24,7 @@ from engine.ops import (
     OpDef,
     Stage,
     Support,
+    linear,
     no,
     register,
 )
@@ -318,7 +319,7 @@ def _grid(p: Product, rows: int, columns: int) -> Grid:
         "row_blocks": row_blocks,
         "tasks": tasks,
     }
-    return Grid(words, (dmin(tasks, 65535), ceildiv(tasks, 65535), 1))
+    return Grid(words, linear(tasks, 1))
 
 
 def _call(

@@ -23,9 +23,8 @@ from engine.ops import (
     yes_if,
 )
 from engine.ops._variants import choose
+from engine.target import MAX_WORKGROUPS
 from engine.windows import Windows, windows
-
-LIMIT = 65535
 
 
 def _windows(view: NodeView) -> Windows:
@@ -220,7 +219,7 @@ def _global_pool(
         "pool_global",
         tensors,
         params,
-        (dmin(planes, LIMIT), ceildiv(planes, LIMIT), 1),
+        (dmin(planes, MAX_WORKGROUPS), ceildiv(planes, MAX_WORKGROUPS), 1),
         flags=flags | {"SHARED"},
         text=text,
         trips=ceildiv(size, 128) + 8,

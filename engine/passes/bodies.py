@@ -13,7 +13,7 @@ from engine import dims
 from engine.dims import Dim
 from engine.dtypes import BOOL, INT64
 from engine.errors import ModelError, ShapeError
-from engine.importer.versions import PINNED, since_version
+from engine.importer.opsets import PINNED, since_version
 from engine.ir import Graph, Node, OptionalType, SequenceType, TensorType, Value, ValueType
 from engine.passes.symbols import is_typed, substitute_type
 

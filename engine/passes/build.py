@@ -8,7 +8,7 @@ import numpy as np
 
 from engine import dtypes
 from engine.errors import ShapeError
-from engine.importer.versions import PINNED, since_version
+from engine.importer.opsets import PINNED, since_version
 from engine.ir import Array, Attribute, Graph, Node, TensorType, Value
 from engine.ops import NodeView
 from engine.passes.base import PassResult, in_every_body

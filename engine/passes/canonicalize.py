@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from engine import dtypes
-from engine.importer.versions import PINNED, since_version
+from engine.importer.opsets import PINNED, since_version
 from engine.ir import Graph, Node
 from engine.passes.base import PassResult, in_every_body
 

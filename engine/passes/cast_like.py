@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from engine.importer.versions import PINNED, since_version
+from engine.importer.opsets import PINNED, since_version
 from engine.ir import Graph
 from engine.passes.base import PassResult
 from engine.passes.match import is_op

@@ -77,7 +77,7 @@ class InferenceSession:
         providers: ONNX Runtime's list; one that names only the CPU means `device="cpu"`.
         device: "auto" takes the split with the least predicted time, "gpu" runs whatever has a
             kernel on the GPU, "cpu" runs everything in NumPy.
-        require_gpu: refuse the model if any node would run on the CPU.
+        require_gpu: refuse the model if any node would run on the CPU; "auto" then means "gpu".
         adapter: index or part of the name of the GPU; see `onnx-wgpu devices`.
         disable: names of passes and fusion rules to leave out.
         target: limits and features that kernels may use: a `Target`, "baseline" (what every
@@ -101,6 +101,8 @@ class InferenceSession:
         target: Target | str | None = None,
     ) -> None:
         device = _from_providers(providers, device)
+        if require_gpu and device == "auto":
+            device = "gpu"
         options = Options(device=check_device(device), disable=frozenset(disable))
         check_options(options)
         if sess_options is not None:

@@ -14,7 +14,7 @@ import onnx
 from cpu_fallback import registry
 from engine import ops
 from engine.errors import UnsupportedOpError
-from engine.importer.versions import OLDEST, PINNED
+from engine.importer.opsets import OLDEST, PINNED
 from engine.target import Target
 from engine.verdicts import CONTROL_FLOW
 
