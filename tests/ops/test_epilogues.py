@@ -30,6 +30,12 @@ ANCHORS = [
     OpCase("LRN", (((2, 5, 3), "float32"),), {"size": 3}),
     OpCase("MeanVarianceNormalization", (((2, 3, 4, 4), "float32"),), name="two-stages"),
     OpCase("LpNormalization", (((3, 5), "float32"),)),
+    OpCase("GridSample", (((2, 3, 5, 7), "float32"), ((2, 4, 6, 2), "float32"))),
+    OpCase("AffineGrid", (((2, 2, 3), "float32"), np.array([2, 3, 4, 5]))),
+    OpCase("Col2Im", (((2, 8, 6), "float32"), np.array([3, 4]), np.array([2, 2]))),
+    OpCase("ReverseSequence", (((7, 3, 5), "float32"), np.array([0, 4, 7]))),
+    OpCase("TensorScatter", (((2, 7, 5), "float32"), ((2, 3, 5), "float32"), np.array([4, 1]))),
+    OpCase("EyeLike", (((5, 7), "float32"),)),
 ]
 
 
