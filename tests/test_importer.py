@@ -456,6 +456,7 @@ class TestMalformed:
             load_model(proto)
 
 
+@pytest.mark.slow
 @real_models()
 def test_real_models_keep_their_results(model: RealModel) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")

@@ -290,6 +290,7 @@ def test_gpu_with_symbolic_sizes(case: OpCase) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.slow
 def test_gpu_past_65535_workgroups() -> None:
     x = np.arange(65536 * 256 + 3, dtype=np.float32) - np.float32(8e6)
     check_gpu(OpCase("Relu", (x,), oracle=lambda v: np.maximum(v, 0), name="large"))

@@ -84,6 +84,7 @@ def _close(mine: Any, want: Any, dtype: np.dtype[Any]) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "target"),
     [(HALF, "baseline"), (HALF, "adapter"), (BRAIN, "baseline")],

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import onnx.inliner
 import onnxruntime
+import pytest
 
 from engine.exporter import to_model
 from engine.importer import load_model
@@ -56,6 +57,7 @@ def test_patterns_are_found(model: RealModel) -> None:
     assert {op_type: found[op_type] for op_type in FOUND[model.name]} == FOUND[model.name]
 
 
+@pytest.mark.slow
 @real_models(lambda model: model.name != "tashkeel_bilstm_int8")
 def test_results_stay(model: RealModel) -> None:
     """All but the model for whose quantised operators ONNX Runtime has no kernel in opset 28."""

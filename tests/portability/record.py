@@ -35,7 +35,7 @@ class Rendered:
 
         Raises: ShaderError where the file wants other elements, text or overrides.
         """
-        words = tuple({**dict(self.params), **params}.items())
+        words = tuple({**params, **dict(self.params)}.items())
         fused = replace(self.options.get("fused", Fused()), params=words)
         options = {**self.options, "fused": fused}
         return render(self.stem, self.stem, elements, flags=flags, **options)

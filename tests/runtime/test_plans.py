@@ -140,6 +140,7 @@ def check_buffers(plan: Plan) -> None:
             assert len(set(writes)) == len(writes), step.label
 
 
+@pytest.mark.slow
 @real_models()
 def test_trained_models(model: RealModel) -> None:
     plan, binding = plan_of(model)
