@@ -130,8 +130,8 @@ class Report:
             f"device     {self.device}",
             *([f"sizes      {sizes}"] if sizes else []),
             f"nodes      {len(self.nodes)}: {where}",
-            f"predicted  {self.predicted_ms:.2f} ms; all on the CPU {self.all_cpu_ms:.2f} ms, "
-            f"all that can be on the GPU {self.all_gpu_ms:.2f} ms",
+            f"predicted  {self.predicted_ms:.2f} ms by the device's profile; all on the "
+            f"CPU {self.all_cpu_ms:.2f} ms, all that can be on the GPU {self.all_gpu_ms:.2f} ms",
         ]
         if self.kernels:
             lines += [
@@ -178,7 +178,7 @@ class Report:
 _WORDS = {
     "gpu": "on the GPU",
     "cpu": "on the CPU",
-    "view": "views (no work)",
+    "view": "only another shape (no work)",
     "host-shape": "size arithmetic on the CPU",
     "folded": "known when planning",
 }
