@@ -40,32 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture
 def whole_run(request: pytest.FixtureRequest) -> bool:
-    """Whether nothing but slow or long tests was left out of this run."""
+    """Whether nothing but long tests was left out of this run."""
     config = request.config
-    source, marks = config.args_source, config.getoption("markexpr")
-    everywhere = source is pytest.Config.ArgsSource.TESTPATHS
-    return everywhere and not config.getoption("keyword") and marks in ("", "not slow")
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--update-golden` writes the snapshots in `tests/golden` anew instead of comparing."""
-    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
-
-
-@pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Compares a text with the snapshot of a name in `tests/golden`."""
-    folder = Path(__file__).parent / "golden"
-
-    def check(name: str, text: str) -> None:
-        path = folder / name
-        if request.config.getoption("--update-golden"):
-            folder.mkdir(exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-        assert path.is_file(), f"no snapshot {name}: run pytest with --update-golden"
-        assert text == path.read_text(encoding="utf-8"), f"{name} differs: see --update-golden"
-
-    return check
+    everywhere = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    return everywhere and not config.getoption("keyword") and not config.getoption("markexpr")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -476,6 +476,7 @@ def test_real_models_keep_their_results(model: RealModel) -> None:
     assert all(isinstance(graph.values[n].type, TensorType) for n in graph.inputs)
 
 
+@pytest.mark.slow
 def test_damaged_files_never_do_worse_than_a_model_error() -> None:
     rng = random.Random(0)
     then = branch("t", [helper.make_node("Add", ["x", "w"], ["r"])], "r")

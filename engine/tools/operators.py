@@ -83,13 +83,9 @@ def operator_rows() -> tuple[Row, ...]:
             forms.setdefault((schema.domain, schema.name), []).append(schema)
     own = {(op.domain, op.op_type) for op in registry.registered()}
     own |= {(op.domain, op.op_type) for op in ops.registered()}
-    known = forms.keys() | {key for key in own if key[0] not in DOMAINS[:-1]}
-    ordered = sorted(known, key=lambda key: (_place(key[0]), key))
+    known = forms.keys() | {key for key in own if key[0] == CONTRIB}
+    ordered = sorted(known, key=lambda key: (DOMAINS.index(key[0]), key))
     return tuple(_row(*key, forms.get(key, ())) for key in ordered)
-
-
-def _place(domain: str) -> int:
-    return DOMAINS.index(domain) if domain in DOMAINS else len(DOMAINS)
 
 
 def _row(domain: str, op_type: str, schemas: Sequence[onnx.defs.OpSchema]) -> Row:

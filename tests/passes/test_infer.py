@@ -512,6 +512,7 @@ class TestSequencesAndOptionals:
         assert shown(graph, "y") == "float32[N, 4, W]"
 
 
+@pytest.mark.slow
 @real_models()
 def test_real_models(model: RealModel) -> None:
     """Every value has a type, and sizes come out as ONNX Runtime has them."""

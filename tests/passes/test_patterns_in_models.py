@@ -50,6 +50,7 @@ def run(graph: Graph, feed: Feed) -> list[Array]:
     return list(session.run(None, feed))
 
 
+@pytest.mark.slow
 @real_models(lambda model: model.name in FOUND)
 def test_patterns_are_found(model: RealModel) -> None:
     graph = run_passes(load_model(model.fetch()).graph).graph

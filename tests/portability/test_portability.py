@@ -123,6 +123,7 @@ def needs_rendered(stem: str, whole_run: bool) -> list[Rendered]:
 
 
 @pytest.mark.gpu
+@pytest.mark.slow
 @pytest.mark.parametrize("stem", STEMS)
 def test_every_combination_of_flags_compiles(stem: str, whole_run: bool) -> None:
     recorded = needs_rendered(stem, whole_run)
@@ -132,6 +133,7 @@ def test_every_combination_of_flags_compiles(stem: str, whole_run: bool) -> None
         open_device(target="adapter" if kernel.features else None).pipeline(kernel)
 
 
+@pytest.mark.slow
 def test_tint_compiles_every_kernel(whole_run: bool) -> None:
     need_tint()
     kernels = [r.kernel for r in RECORDER.seen.values()]
