@@ -46,6 +46,27 @@ def whole_run(request: pytest.FixtureRequest) -> bool:
     return everywhere and not config.getoption("keyword") and not config.getoption("markexpr")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """`--update-golden` writes the snapshots in `tests/golden` anew instead of comparing."""
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden anew")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compares a text with the snapshot of a name in `tests/golden`."""
+    folder = Path(__file__).parent / "golden"
+
+    def check(name: str, text: str) -> None:
+        path = folder / name
+        if request.config.getoption("--update-golden"):
+            folder.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.is_file(), f"no snapshot {name}: run pytest with --update-golden"
+        assert text == path.read_text(encoding="utf-8"), f"{name} differs: see --update-golden"
+
+    return check
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Run `tests/portability` last; leave `long` tests out unless -m speaks about them."""
     items.sort(key=lambda item: item.path.parent.name == "portability")
