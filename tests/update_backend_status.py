@@ -2,12 +2,14 @@
 
     python -m tests.update_backend_status [REGEX] [--device CPU|GPU]
 
-A case that fails keeps the reason that the file has, if it has one.
+A case that fails keeps the reason that the file has, if it has one. The GPU is asked for the baseline,
+as the tests do.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import re
 
 from tests.backend_suite import PASSES, RANDOM, load_cases, outcome, read_status, write_status
@@ -18,6 +20,7 @@ def main() -> None:
     parser.add_argument("regex", nargs="?", default="", help="only cases whose name it matches")
     parser.add_argument("--device", choices=("CPU", "GPU"), help="only this device")
     arguments = parser.parse_args()
+    os.environ["ENGINE_TARGET"] = "baseline"
     cases, old = load_cases(), read_status()
     status = {name: old.get(name, ("fail: not run", "fail: not run")) for name in cases}
     for name, case in cases.items():

@@ -136,7 +136,9 @@ def test_every_combination_of_flags_compiles(stem: str, whole_run: bool) -> None
 @pytest.mark.slow
 def test_tint_compiles_every_kernel(whole_run: bool) -> None:
     need_tint()
-    kernels = [r.kernel for r in RECORDER.seen.values()]
+    limit = Target.baseline().max_storage_buffers_per_shader_stage
+    # those that bind more are for devices that offer more than Tint's has here
+    kernels = [r.kernel for r in RECORDER.seen.values() if len(r.kernel.tensors) <= limit]
     if whole_run:
         kernels += [k for stem in STEMS for k in variants(stem, RECORDER.of(stem))]
     if not kernels:
