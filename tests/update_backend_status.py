@@ -2,8 +2,8 @@
 
     python -m tests.update_backend_status [REGEX] [--device CPU|GPU]
 
-A case that fails keeps the reason that the file has, if it has one. The GPU is asked for the baseline,
-as the tests do.
+A case that fails keeps the reason that the file has, if it has one. The device is asked for the
+baseline, as the tests do.
 """
 
 from __future__ import annotations
