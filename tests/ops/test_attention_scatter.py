@@ -55,5 +55,6 @@ def test_writing_along_the_batch_is_refused() -> None:
     assert "along the batch" in supported(case).reason
 
 
+@pytest.mark.slow
 def test_node_suite() -> None:
     assert failures(cases_of("TensorScatter")) == {}

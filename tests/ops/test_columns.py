@@ -60,5 +60,6 @@ def test_gpu_with_open_sizes(case: OpCase) -> None:
     check_gpu(case, dynamic=True)
 
 
+@pytest.mark.slow
 def test_node_suite() -> None:
     assert failures(cases_of("Col2Im")) == {}

@@ -160,6 +160,7 @@ CASES = CONV + TRANSPOSED
 
 
 @pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
+@pytest.mark.slow
 def test_node_suite(op: str) -> None:
     assert failures(cases_of(op)) == {}
 

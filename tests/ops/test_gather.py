@@ -107,6 +107,7 @@ def test_gpu_with_open_sizes(case: OpCase) -> None:
 
 
 @pytest.mark.parametrize("op_type", OPS)
+@pytest.mark.slow
 def test_node_suite(op_type: str) -> None:
     assert failures(cases_of(op_type)) == {}
 

@@ -120,6 +120,7 @@ def test_gpu(case: OpCase, dynamic: bool, target: str, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("op_type", ["MatMul", "Gemm"])
+@pytest.mark.slow
 def test_node_suite(op_type: str) -> None:
     assert failures(cases_of(op_type)) == {}
 

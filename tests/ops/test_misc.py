@@ -38,5 +38,6 @@ def test_gpu(case: OpCase, dynamic: bool) -> None:
     check_gpu(case, dynamic=dynamic)
 
 
+@pytest.mark.slow
 def test_node_suite() -> None:
     assert failures(cases_of("ReverseSequence")) == {}

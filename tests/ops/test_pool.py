@@ -98,6 +98,7 @@ CASES += [
 
 
 @pytest.mark.parametrize("op", [*WINDOWED, *GLOBAL[:2], "MaxUnpool"])
+@pytest.mark.slow
 def test_node_suite(op: str) -> None:
     assert failures(cases_of(op)) == {}
 

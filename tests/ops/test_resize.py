@@ -139,6 +139,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 def test_node_suite() -> None:
     assert failures(cases_of("Resize")) == {}
 

@@ -79,5 +79,6 @@ def test_k_past_the_axis_is_an_error() -> None:
         inferred(top(((3, 5), F), 6))
 
 
+@pytest.mark.slow
 def test_node_suite() -> None:
     assert failures(cases_of("TopK")) == {}

@@ -124,6 +124,7 @@ OPS = "Reshape Squeeze Unsqueeze Flatten Identity Shape Size ConstantOfShape Ran
 
 
 @pytest.mark.parametrize("op_type", OPS)
+@pytest.mark.slow
 def test_node_suite(op_type: str) -> None:
     assert failures(cases_of(op_type)) == {}
 

@@ -116,6 +116,7 @@ def test_gpu(case: OpCase, dynamic: bool) -> None:
 
 
 @pytest.mark.parametrize("op_type", OPS)
+@pytest.mark.slow
 def test_node_suite(op_type: str) -> None:
     assert failures(cases_of(op_type)) == {}
 

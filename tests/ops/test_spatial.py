@@ -101,5 +101,6 @@ def test_regions_that_choose_their_samples_are_refused() -> None:
 
 
 @pytest.mark.parametrize("op_type", ["GridSample", "AffineGrid", "RoiAlign"])
+@pytest.mark.slow
 def test_node_suite(op_type: str) -> None:
     assert failures(cases_of(op_type)) == {}
