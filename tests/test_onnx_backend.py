@@ -31,6 +31,7 @@ def _parameters(device: str) -> list[object]:
     ]
 
 
+@pytest.mark.slow
 def test_every_case_is_listed(cases: dict[str, Case]) -> None:
     assert STATUS.keys() == cases.keys()
 

@@ -26,6 +26,7 @@ def decode(stream: np.ndarray[Any, Any], **attributes: Any) -> Any:
     return registry.run("ImageDecoder", "", 20, attributes, [stream], 1)[0]
 
 
+@pytest.mark.slow
 def test_node_suite() -> None:
     cases = cases_of("ImageDecoder")
     assert len(cases) == 9

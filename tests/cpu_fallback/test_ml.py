@@ -11,6 +11,7 @@ from tests.cpu_fallback.node_cases import direct_cases, failures
 ML = "ai.onnx.ml"
 
 
+@pytest.mark.slow
 def test_node_suite() -> None:
     cases = [c for c in direct_cases().values() if c.model.graph.node[0].domain == ML]
     assert len(cases) >= 8

@@ -34,6 +34,7 @@ def i8(*shape: int) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize("op_type", OPS)
+@pytest.mark.slow
 def test_node_suite(op_type: str) -> None:
     assert failures(cases_of(op_type)) == {}
 

@@ -23,6 +23,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("op_type", sorted(GATES))
+@pytest.mark.slow
 def test_node_suite(op_type: str) -> None:
     assert failures(cases_of(op_type)) == {}
 

@@ -28,6 +28,7 @@ def test_every_operator_of_every_standard_domain_runs_somewhere() -> None:
 
 
 @pytest.mark.parametrize("op_type", TAIL)
+@pytest.mark.slow
 def test_node_suite(op_type: str) -> None:
     assert failures(cases_of(op_type)) == {}
 

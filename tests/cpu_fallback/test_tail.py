@@ -30,6 +30,7 @@ def run(op_type: str, inputs: list[Any], n_outputs: int = 1, **attributes: Any) 
 
 
 @pytest.mark.parametrize("op_type", OPS)
+@pytest.mark.slow
 def test_node_suite(op_type: str) -> None:
     cases = cases_of(op_type)
     assert cases

@@ -78,6 +78,7 @@ def test_trained_models_give_equal_bits(model: RealModel) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+@pytest.mark.slow
 @pytest.mark.parametrize("stay", [(), ("y",)])
 def test_memory_does_not_grow_over_50_runs(stay: tuple[str, ...]) -> None:
     shapes = [feed(0, n, size) for n, size in ((2, 90), (3, 64), (1, 96))]
