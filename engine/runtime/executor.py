@@ -95,7 +95,6 @@ class Executor:
             self.plan.root(n) for n in outputs if n not in on_device
         }
         context.on_device = frozenset(on_device)
-        context.arrived = {n: v for n, v in feeds.items() if isinstance(v, DeviceValue)}
         self._bind(context, 0)
         dispatch = 0
         with np.errstate(all="ignore"):
@@ -130,10 +129,14 @@ class Executor:
             context.external[append.past] = context.external[append.grown] = value.buffer
             context.grown[append.grown] = value
         for name, value in feeds.items():
-            if isinstance(value, DeviceValue) and name not in context.external:
+            if not isinstance(value, DeviceValue):
+                continue
+            if name not in context.external:
                 storage = self.plan.storages.get(name)
                 packing = storage.packing if storage is not None else value.storage.packing
-                context.external[name] = value.packed(packing).buffer
+                value = value.packed(packing)
+                context.external[name] = value.buffer
+            context.arrived[name] = value
 
     def _step(self, context: ExecutionContext, step: Any) -> None:
         match step:
@@ -285,7 +288,7 @@ class Executor:
             return replace(context.grown[name], shape=context.shapes[name])
         if root in context.external and name in context.shapes and root not in context.grown:
             buffer, shape = context.external[root], context.shapes[name]
-            storage = self.plan.storages.get(root) or context.arrived[root].contiguous().storage
+            storage = self.plan.storages.get(root) or context.arrived[root].storage
             return DeviceValue(self.recorder.required(), buffer, storage, tensor.dtype, shape)
         array = np.asarray(self._host(context, name))
         return DeviceValue.from_numpy(self.recorder.required(), array, tensor.dtype)

@@ -11,7 +11,7 @@ import numpy as np
 from cpu_fallback import registry
 from engine.ir import Array, Node
 from engine.plan import Plan
-from engine.runtime.control import is_control_flow
+from engine.runtime.control import is_driven
 
 MIN_SPARE_NBYTES = 4096
 """Below, a new array costs no more than finding out whether an old one is free."""
@@ -35,7 +35,7 @@ class HostNode:
         )
         self.outputs = tuple((i, n) for i, n in enumerate(node.outputs) if n)
         self.frees = tuple(plan.root(n) for n in node.reads)
-        self.control_flow = is_control_flow(node)
+        self.control_flow = is_driven(node)
         self._call: registry.Prepared | None = None
 
     @property

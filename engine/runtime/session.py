@@ -27,7 +27,7 @@ from engine.partition import check_all_gpu
 from engine.plan import Plan
 from engine.runtime import calibrate
 from engine.runtime.constants import ConstantStore
-from engine.runtime.control import is_control_flow
+from engine.runtime.control import is_driven
 from engine.runtime.device import Device, adapters, open_device
 from engine.runtime.runner import Runner
 from engine.runtime.timing import CallTimes
@@ -339,7 +339,7 @@ def _from_providers(providers: Sequence[Any] | None, device: str) -> str:
 
 def _check_operators(graph: Graph) -> None:
     for _, node in graph.walk():
-        if is_control_flow(node):
+        if is_driven(node):
             continue
         if registry.exists(node.op_type, node.domain, node.since_version) is None:
             domain = node.domain or "ai.onnx"

@@ -101,3 +101,20 @@ def test_a_value_with_gaps_serves_as_any_other_input() -> None:
         feeds = step(rng)
         _, all_k, _ = session.run(None, {**feeds, **past})
         np.testing.assert_array_equal(all_k, np.concatenate([k.numpy(), feeds["k"]], axis=2))
+
+
+def test_a_value_with_gaps_may_be_returned_as_it_came() -> None:
+    rng = np.random.default_rng(3)
+    passed_on = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> '
+        "f (float[1,4,n,16] x) => (float[1,4,n,16] same) { same = Identity(x) }"
+    )
+    with engine.InferenceSession(onnx.parser.parse_model(DECODE), device="gpu") as session:
+        past = {n: np.zeros((1, 4, 0, 16), np.float32) for n in ("past_k", "past_v")}
+        for _ in range(3):
+            _, k, v = session.run(None, {**step(rng), **past}, outputs_on_device=CACHE)
+            past = {"past_k": k, "past_v": v}
+    with engine.InferenceSession(passed_on, device="gpu") as other:
+        (same,) = other.run(None, {"x": k}, outputs_on_device=["same"])
+        np.testing.assert_array_equal(same.numpy(), k.numpy())
+        np.testing.assert_array_equal(other.run(None, {"x": k})[0], k.numpy())
