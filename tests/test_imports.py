@@ -27,6 +27,7 @@ ORDER = (
         "runtime",
         "backend",
         "tools",
+        "commands",
         "cli",
     ),
     "__main__",
@@ -55,8 +56,8 @@ THIRD_PARTY = {
     "shaders": (),
     "wgpu": ("engine.runtime",),
     "networkx": ("engine.placement",),
-    "platformdirs": ("engine.runtime", "engine.tools", "engine.cli"),
-    "rich": ("engine.tools", "engine.cli"),
+    "platformdirs": ("engine.runtime", "engine.tools"),
+    "rich": ("engine.tools",),
 }
 """Modules (with their parts) that may import each package from outside the engine."""
 

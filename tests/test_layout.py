@@ -34,7 +34,7 @@ OVERRIDE = re.compile(r"^override (\w+):", re.M)
 CONDITION = re.compile(r"^\s*//# if (?:not )?(\w+)", re.M)
 INCLUDE = re.compile(r"^\s*//# include (\S+)", re.M)
 HEADER_TENSOR = re.compile(r"^(\w+): \[[^\]]*\] \S+")
-PRINTING = ("engine/cli.py", "engine/tools/", "engine/__main__.py")
+PRINTING = ("engine/cli.py", "engine/commands/", "engine/tools/", "engine/__main__.py")
 
 
 def header(text: str) -> list[str]:

@@ -1,0 +1,87 @@
+"""What several commands take: a model, its inputs, an adapter, a device."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from engine.ir import Array
+    from engine.runtime.session import InferenceSession
+
+
+def input_arguments(parser: argparse.ArgumentParser) -> None:
+    """The model, its inputs, and the adapter."""
+    parser.add_argument("model", type=Path, help="an .onnx file")
+    parser.add_argument(
+        "--input",
+        action="append",
+        default=[],
+        metavar="NAME=FILE.npy",
+        help="an input; NAME=random (the default for all) draws one, seeded",
+    )
+    parser.add_argument(
+        "--dim",
+        action="append",
+        default=[],
+        metavar="NAME=SIZE",
+        help="a symbolic size; by default 1 for the first of an input, 64 for others",
+    )
+    parser.add_argument("--adapter", help="index or part of the name; see `devices`")
+    parser.add_argument(
+        "--target",
+        choices=("baseline", "adapter"),
+        help="kernels use what every device guarantees, or all that this one offers (default)",
+    )
+    parser.add_argument(
+        "--disable", action="append", default=[], metavar="NAME", help="a pass or fusion rule"
+    )
+
+
+def model_arguments(parser: argparse.ArgumentParser) -> None:
+    """`input_arguments`, and the device that the nodes run on."""
+    input_arguments(parser)
+    parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
+    parser.add_argument(
+        "--require-gpu", action="store_true", help="fail if any node would run on the CPU"
+    )
+
+
+def count(text: str) -> int:
+    """A number of at least 1, as an argument's type."""
+    if not text.isdigit() or text == "0":
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
+    return int(text)
+
+
+def adapter(arguments: argparse.Namespace) -> int | str | None:
+    """The adapter asked for: an index, a part of a name, or None."""
+    text = arguments.adapter
+    return int(text) if text is not None and text.isdigit() else text
+
+
+def make_session(arguments: argparse.Namespace) -> InferenceSession:
+    """A session as `model_arguments` ask for."""
+    from engine.runtime.session import InferenceSession
+
+    return InferenceSession(
+        arguments.model,
+        device=arguments.device,
+        require_gpu=arguments.require_gpu,
+        adapter=adapter(arguments),
+        disable=arguments.disable,
+        target=arguments.target,
+    )
+
+
+def make_feeds(session: InferenceSession, arguments: argparse.Namespace) -> dict[str, Array]:
+    """The inputs as `input_arguments` ask for; an error of a later step names what was drawn."""
+    from engine.tools.inputs import describe, make_inputs, parse_pairs
+
+    given = parse_pairs(arguments.input, "--input")
+    feeds = make_inputs(session, given, parse_pairs(arguments.dim, "--dim"))
+    drawn = {n: a for n, a in feeds.items() if given.get(n, "random") == "random"}
+    if drawn:
+        arguments.hint = f" (with random {describe(drawn)}; give others with --input or --dim)"
+    return feeds

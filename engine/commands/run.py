@@ -1,0 +1,64 @@
+"""`onnx-wgpu run`: a model once, and what came out."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from pathlib import Path
+
+from engine.commands.arguments import make_feeds, make_session, model_arguments
+
+HELP = "run a model once and describe its outputs"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments."""
+    model_arguments(parser)
+    parser.add_argument("--save", metavar="DIR", type=Path, help="write outputs as DIR/NAME.npy")
+
+
+def execute(arguments: argparse.Namespace) -> None:
+    """Runs the model and prints where its nodes ran, inputs and outputs."""
+    import numpy as np
+
+    from engine.tools.console import console, status
+    from engine.tools.inputs import describe
+
+    with status("loading the model"):
+        session = make_session(arguments)
+        feeds = make_feeds(session, arguments)
+    with status("running"):
+        results = session.run(None, feeds)
+    out = console()
+    where = Counter(device for _, device in session.executed())
+    nodes = ", ".join(f"{count} nodes on the {d.upper()}" for d, count in where.most_common())
+    took = f"first call {session.times.total * 1e3:.2f} ms (warm: see bench)"
+    first = f"{arguments.model.name} on {session.device_name}: {took}"
+    lines = [
+        first,
+        f"  ran  {nodes}" if nodes else "  ran  nothing: the result is constant",
+        f"  in   {describe(feeds)}",
+    ]
+    for arg, value in zip(session.get_outputs(), results, strict=True):
+        lines.append(f"  out  {arg.name} {_value_text(value)}")
+    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    if arguments.save:
+        arguments.save.mkdir(parents=True, exist_ok=True)
+        for arg, value in zip(session.get_outputs(), results, strict=True):
+            name = "".join(c if c.isalnum() or c in "-_." else "_" for c in arg.name)
+            np.save(arguments.save / f"{name}.npy", np.asarray(value))
+
+
+def _value_text(value: object) -> str:
+    """Dtype, shape and range of an output."""
+    import numpy as np
+
+    if isinstance(value, list):
+        return f"a sequence of {len(value)}"
+    if not isinstance(value, np.ndarray):
+        return type(value).__name__
+    text = f"{value.dtype}{list(value.shape)}"
+    if value.size and value.dtype.kind in "fiub":
+        low, high, mean = value.min(), value.max(), value.astype(np.float64).mean()
+        text += f"  min {low:.6g}  max {high:.6g}  mean {mean:.6g}"
+    return text
