@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.bind import Bound, Chosen
 from engine.errors import EngineError
+from engine.runtime.recording import Event, Recording
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue
 
@@ -38,6 +39,8 @@ class ExecutionContext:
         recorded_ns: predicted time of the dispatches recorded since the last submit.
         chosen, shapes: what the epochs bound so far say, together.
         submitted: downloads that were encoded and not yet collected.
+        recording: where events go, if the call is recorded.
+        timed: dispatches recorded since the last submit, with the numbers of their queries.
     """
 
     host: dict[str, Any]
@@ -56,3 +59,5 @@ class ExecutionContext:
     chosen: dict[int, Chosen] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     submitted: list[str] = field(default_factory=list)
+    recording: Recording | None = None
+    timed: list[tuple[Event, int]] = field(default_factory=list)

@@ -34,6 +34,7 @@ _BACKENDS = ("Vulkan", "Metal", "D3D12")
 _KINDS = {"IntegratedGPU": 0, "DiscreteGPU": 1, "CPU": 3}
 STORAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 UNIFORM = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
+_TIMESTAMPS = "timestamp-query"
 REPEAT_NBYTES = 256
 """The alignment of uniform buffers that every device takes."""
 READBACK = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
@@ -130,6 +131,7 @@ class Device:
         info: the adapter.
         target: the limits and features that it was requested with.
         wgpu: the GPUDevice.
+        timestamps: whether it can say when dispatches began and ended.
     """
 
     def __init__(self, info: AdapterInfo, target: Target) -> None:
@@ -138,11 +140,14 @@ class Device:
         self.lost = False
         self.lock = threading.RLock()
         limits = {n.replace("_", "-"): getattr(target, n) for n in Target.limit_names()}
+        self.timestamps = _TIMESTAMPS in info.features
+        features = {WGPU_FEATURES.get(f, f) for f in target.features}
+        features |= {_TIMESTAMPS} if self.timestamps else set()
         try:
             self.wgpu = _usable()[info.index].request_device_sync(
                 label="onnx-wgpu",
                 required_limits=limits,
-                required_features=sorted(WGPU_FEATURES.get(f, f) for f in target.features),
+                required_features=sorted(features),
             )
         except (RuntimeError, ValueError) as error:
             raise DeviceError(f"{info.title} gives no device: {error}") from error

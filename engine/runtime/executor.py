@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from engine.runtime.device import Device
 from engine.runtime.host import HostNode
 from engine.runtime.indices import index_reads
 from engine.runtime.recorder import Recorder
+from engine.runtime.recording import Kind, Recording
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue, int_of
 
@@ -81,6 +83,7 @@ class Executor:
         binding: Mapping[str, int],
         outputs: Collection[str],
         on_device: Collection[str] = (),
+        recording: Recording | None = None,
     ) -> tuple[dict[str, Any], CallTimes]:
         """Values of `outputs` by name; those in `on_device` as DeviceValue.
 
@@ -89,6 +92,7 @@ class Executor:
         start = time.perf_counter()
         host = {n: v for n, v in feeds.items() if not isinstance(v, DeviceValue)}
         context = ExecutionContext(host, {}, dict(binding), CallTimes(), uses=dict(self._uses))
+        context.recording = recording
         self._place_device_inputs(context, feeds)
         self._note(context.external, "gpu")
         context.wanted = self._host_reads | {
@@ -158,6 +162,7 @@ class Executor:
                 raise PlanError(f"there is no way to run {step}")
 
     def _bind(self, context: ExecutionContext, number: int) -> None:
+        start_ns = time.perf_counter_ns()
         with context.times.phase("bind"):
             key = (number, tuple(sorted(context.binding.items())))
             bound = self._bound_cache.get(key)
@@ -174,6 +179,8 @@ class Executor:
             if self.device is not None:
                 self.recorder.prepare_buffers(bound)
             self.recorder.reserve_outputs(context)
+        if context.recording is not None:
+            context.recording.add("bind", "bind", start_ns, self.plan)
 
     def _upload(self, context: ExecutionContext, name: str) -> None:
         if name in context.arrived or self.plan.graph.constant(name) is not None:
@@ -184,6 +191,7 @@ class Executor:
                 f"{name!r} was computed as {_describe(array)}, and inference says "
                 f"{list(context.shapes[name])}: the operands of its node do not fit each other"
             )
+        start_ns = time.perf_counter_ns()
         with context.times.phase("upload"):
             for read in self._index_reads.get(name, ()):
                 read.check(array, context.binding)
@@ -193,6 +201,8 @@ class Executor:
                 raise WideInputError(name, str(error)) from error
             self.recorder.write(context, name, words)
             context.times.uploaded_nbytes += words.nbytes
+        if context.recording is not None:
+            context.recording.add("upload", name, start_ns, self.plan, nbytes=words.nbytes)
         self._note((name,), "gpu")
         self._release(context, name)
 
@@ -207,9 +217,13 @@ class Executor:
             if name in bound.sizes:
                 return bound.sizes[name]
         if name in context.arrived:
+            start_ns = time.perf_counter_ns()
             with context.times.phase("download"):
                 context.host[name] = context.arrived[name].numpy()
-            context.times.downloaded_nbytes += context.host[name].nbytes
+            nbytes = context.host[name].nbytes
+            context.times.downloaded_nbytes += nbytes
+            if context.recording is not None:
+                context.recording.add("download", name, start_ns, self.plan, nbytes=nbytes)
             return context.host[name]
         root = self.plan.root(name)
         if root == name:
@@ -225,14 +239,18 @@ class Executor:
                 inputs.append(host[name])
             else:
                 inputs.append(self._host(context, name))
-        start = time.perf_counter()
+        start = time.perf_counter_ns()
         if step.control_flow:
             outputs = self._compute(context, step, inputs)
         for name in step.frees:
             self._release(context, name)
         if not step.control_flow:
             outputs = self._compute(context, step, inputs)
-        context.times.add("host", time.perf_counter() - start)
+        context.times.add("host", (time.perf_counter_ns() - start) / 1e9)
+        if context.recording is not None:
+            kind: Kind = "bodies" if step.control_flow else "node"
+            keys = (step.node.key,)
+            context.recording.add(kind, step.node.op_type, start, self.plan, nodes=keys)
         for index, name in step.outputs:
             host[name] = outputs[index]
         if self.places is None:
@@ -249,14 +267,15 @@ class Executor:
         node = step.node
         try:
             if step.control_flow:
-                return run_control_flow(
-                    node,
-                    inputs,
-                    lambda body, feeds: self.run_body(
-                        body, feeds, lambda name: self._host(context, name), context.binding
-                    ),
-                    lambda name: self._known_shape(context, name),
-                )
+                with context.recording.inside(node.key) if context.recording else nullcontext():
+                    return run_control_flow(
+                        node,
+                        inputs,
+                        lambda body, feeds: self.run_body(
+                            body, feeds, lambda name: self._host(context, name), context.binding
+                        ),
+                        lambda name: self._known_shape(context, name),
+                    )
             return step.compute(inputs, context.uses)
         except EngineError:
             raise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from engine.plan import Plan
 from engine.runtime.constants import ConstantStore
 from engine.runtime.context import ExecutionContext
 from engine.runtime.device import READBACK, REPEAT_NBYTES, STORAGE, UNIFORM, Device, Pipeline
+from engine.runtime.recording import Event, Recording
 
 MAX_SUBMIT_NS = 200_000_000
 """Most predicted time of a submit: watchdogs of phones and of Windows end what takes seconds."""
@@ -163,19 +164,62 @@ class Recorder:
     ) -> None:
         start = time.perf_counter()
         found = self._group(context, index, context.chosen[index][0])
-        if context.compute is None:
-            self._open(context)
-            context.compute = context.encoder.begin_compute_pass()
-        compute = context.compute
-        compute.set_pipeline(found.pipeline.pipeline)
-        if found.pipeline.kernel.repeats:
-            compute.set_bind_group(0, found.group, [repetition * REPEAT_NBYTES])
+        if context.recording is not None:
+            self._time(context, context.recording, index, found, grid, repetition)
         else:
-            compute.set_bind_group(0, found.group)
-        compute.dispatch_workgroups(*grid)
+            if context.compute is None:
+                self._open(context)
+                context.compute = context.encoder.begin_compute_pass()
+            _dispatch(context.compute, found, grid, repetition)
         context.times.dispatches += 1
         self._note(self._dispatches[index].nodes, "gpu")
         context.times.add("encode", time.perf_counter() - start)
+
+    def _time(
+        self,
+        context: ExecutionContext,
+        recording: Recording,
+        index: int,
+        found: _Group,
+        grid: tuple[int, int, int],
+        repetition: int,
+    ) -> None:
+        """Records a dispatch in a pass of its own, which is timed."""
+        start_ns = time.perf_counter_ns()
+        dispatch, device = self._dispatches[index], self.required()
+        choice, _, repeats, _ = context.chosen[index]
+        event = Event(
+            "kernel",
+            dispatch.label,
+            start_ns,
+            start_ns,
+            self.plan,
+            recording.path,
+            dispatch.nodes,
+            index,
+            choice,
+            grid,
+            repeats,
+            context.binding,
+        )
+        queries = recording.queries(device)
+        if queries is None:
+            self.submit(context)
+        self._close_pass(context)
+        self._open(context)
+        number, writes = (0, {}) if queries is None else queries.begin()
+        compute = context.encoder.begin_compute_pass(**writes)
+        _dispatch(compute, found, grid, repetition)
+        compute.end()
+        if queries is not None:
+            context.timed.append((event, number))
+            recording.add("encode", "encode", start_ns, self.plan)
+            return
+        encoder, context.encoder = context.encoder, None
+        begin_ns, end_ns = recording.submits(device).time(encoder)
+        context.recorded_ns = 0
+        context.times.submits += 1
+        recording.events.append(replace(event, start_ns=begin_ns, end_ns=end_ns))
 
     def _group(self, context: ExecutionContext, index: int, choice: int) -> _Group:
         """The bind group of a dispatch, made anew only if a buffer is another one."""
@@ -230,7 +274,19 @@ class Recorder:
             encoder, context.encoder = context.encoder, None
             context.recorded_ns = 0
             context.times.submits += 1
+            recording = context.recording
+            if recording is None:
+                self.required().submit(encoder)
+                return
+            if context.timed:
+                queries = recording.queries(self.required())
+                if queries is not None:
+                    queries.resolve(encoder, [number for _, number in context.timed])
+            start_ns = time.perf_counter_ns()
             self.required().submit(encoder)
+            recording.add("submit", "submit", start_ns, self.plan)
+            recording.add_kernels(context.timed, start_ns)
+            context.timed = []
 
     def collect(self, context: ExecutionContext, values: tuple[str, ...]) -> None:
         """Waits for downloads, and puts them among the host's values."""
@@ -238,13 +294,20 @@ class Recorder:
             if name not in context.submitted:
                 continue
             staging = self._staging[name]
+            start_ns = time.perf_counter_ns()
             with context.times.phase("wait"), self.required().guarded(f"reading {name!r}"):
                 staging.map_sync("READ")
+            arrived_ns = time.perf_counter_ns()
+            if context.recording is not None:
+                context.recording.add("wait", name, start_ns, self.plan)
             try:
                 with context.times.phase("download"):
                     context.host[name] = self._read(context, name, staging)
             finally:
                 staging.unmap()
+            if context.recording is not None:
+                nbytes = context.host[name].nbytes
+                context.recording.add("download", name, arrived_ns, self.plan, nbytes=nbytes)
             context.submitted.remove(name)
 
     def _read(self, context: ExecutionContext, name: str, staging: Any) -> Array:
@@ -253,3 +316,13 @@ class Recorder:
         words = staging.read_mapped(0, nbytes, copy=False)
         context.times.downloaded_nbytes += nbytes
         return self._storage(name).from_device(words, self.plan.tensor(name).dtype, shape)
+
+
+def _dispatch(compute: Any, found: _Group, grid: tuple[int, int, int], repetition: int) -> None:
+    """Records one dispatch in a compute pass."""
+    compute.set_pipeline(found.pipeline.pipeline)
+    if found.pipeline.kernel.repeats:
+        compute.set_bind_group(0, found.group, [repetition * REPEAT_NBYTES])
+    else:
+        compute.set_bind_group(0, found.group)
+    compute.dispatch_workgroups(*grid)

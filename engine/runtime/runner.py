@@ -31,6 +31,7 @@ from engine.runtime.device import Device
 from engine.runtime.executor import Executor
 from engine.runtime.feeds import bind_inputs, held, kind, specialised, typed, with_contents
 from engine.runtime.prepared import MAX_DECIDED, Prepared
+from engine.runtime.recording import Recording
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue
 from engine.target import Target
@@ -83,6 +84,7 @@ class Runner:
         self.lock = threading.RLock()
         self._passed: dict[tuple[Any, ...], PipelineResult] = {}
         self._bodies: dict[int, tuple[Graph, Runner]] = {}
+        self._recording: Recording | None = None
 
     def run(
         self,
@@ -90,14 +92,17 @@ class Runner:
         outputs: Collection[str] | None = None,
         on_device: Collection[str] = (),
         around: Mapping[str, int] | None = None,
+        recording: Recording | None = None,
     ) -> tuple[dict[str, Any], CallTimes]:
         """Values of the outputs by name, and where the time went.
 
-        `around` gives the sizes that the graphs around a body have bound.
+        `around` gives the sizes that the graphs around a body have bound; `recording` is told
+        what happens, in bodies too.
 
         Raises: InputError for inputs that contradict the graph; else as `Executor.run`.
         """
         outputs = self.graph.outputs if outputs is None else outputs
+        self._recording = recording
         options = replace(
             self.options, growing=self._growing(feeds, on_device), held_inputs=held(feeds)
         )
@@ -105,7 +110,7 @@ class Runner:
             prepared, binding = self._prepare(feeds, options, around or {})
             try:
                 _scan(prepared.plan, feeds)
-                return prepared.executor.run(feeds, binding, outputs, on_device)
+                return prepared.executor.run(feeds, binding, outputs, on_device, recording)
             except WideInputError as error:
                 wide = _to_blame(prepared.plan, error.name)
                 if wide <= options.wide_inputs:
@@ -295,7 +300,7 @@ class Runner:
             self._bodies[id(body)] = (body, made)
         runner = self._bodies[id(body)][1]
         values = {**feeds, **{name: capture(name) for name in runner.captured}}
-        results, _ = runner.run(values, around=around)
+        results, _ = runner.run(values, around=around, recording=self._recording)
         return [results[name] for name in body.outputs]
 
 

@@ -29,6 +29,7 @@ from engine.runtime import calibrate
 from engine.runtime.constants import ConstantStore
 from engine.runtime.control import is_driven
 from engine.runtime.device import Device, adapters, open_device
+from engine.runtime.recording import Recording, check_clock
 from engine.runtime.runner import Runner
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue
@@ -115,6 +116,7 @@ class InferenceSession:
         self._options = options
         self._closed = False
         self.times = CallTimes()
+        self._recording: Recording | None = None
         self._lock = threading.RLock()
         self._device = self._open_device()
         self._runner = self._make_runner()
@@ -167,8 +169,32 @@ class InferenceSession:
                 self._check_placement(self._runner.plan(feeds))
             self._runner.forget()
             with self._device.guarded("a call") if self._device else nullcontext():
-                results, self.times = self._runner.run(feeds, names, kept)
+                if self._recording is not None:
+                    self._recording.start()
+                results, self.times = self._runner.run(
+                    feeds, names, kept, recording=self._recording
+                )
+                if self._recording is not None:
+                    self._recording.finish()
         return [results[n] for n in names]
+
+    @contextmanager
+    def recording(self, clock: str = "auto") -> Iterator[Recording]:
+        """Records what calls in the block do, and when; it holds the events of the last one.
+
+        Each dispatch then has a compute pass of its own, so that calls take a little longer.
+
+        Args:
+            clock: "auto" times kernels by the device's timestamps where it has them; "host", the
+                other way, submits them singly and waits for each.
+
+        Raises: EngineError for another clock.
+        """
+        before, self._recording = self._recording, Recording(check_clock(clock))
+        try:
+            yield self._recording
+        finally:
+            self._recording = before
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
