@@ -14,7 +14,6 @@ import pytest
 from engine.cli import main
 from engine.runtime import device as device_module
 from engine.tools import console as console_module
-from engine.tools.bench import Measurement
 from tests.runtime.models import AFFINE, parse
 
 ROOT = Path(__file__).parent.parent
@@ -184,35 +183,45 @@ def test_bench_compares_both_devices(model: str, capsys: pytest.CaptureFixture[s
     text = capsys.readouterr().out
     lines = [line.strip() for line in text.splitlines()]
     assert lines[0] == "affine.onnx, x float32[4, 3], b float32[3]"
-    assert lines[1] == "CPU: NumPy"
-    assert "; 3 nodes in 1 dispatches and 1 submits, 0 on the CPU; 60 B up, 96 B down" in lines[2]
-    for row in ("session creation", "first call", "warm call, median", "warm call, p90"):
+    assert lines[1].startswith("machine: ") and lines[2].startswith("versions: Python 3")
+    assert lines[3] == "CPU: NumPy"
+    assert "; 3 nodes in 1 dispatches and 1 submits, 0 on the CPU; 60 B up, 96 B down" in lines[4]
+    assert lines[5].startswith("ORT CPU: ONNX Runtime ")
+    for row in ("session creation", "first call", "warm call, median", "warm call, least"):
         (line,) = [line for line in lines if line.startswith(row)]
-        assert all(float(cell) >= 0 for cell in line.split()[-2:])
-    (cold,) = [line for line in lines if line.startswith("cold")]
-    assert cold.split()[-2:] == ["-", "-"]
-    for part in ("bind sizes", "encode", "transfer", "compute: wait", "compute: nodes", "rest"):
-        assert any(line.startswith(part) for line in lines), part
-    assert "times as fast as the" in lines[-1]
+        assert all(float(cell) >= 0 for cell in line.split()[-3:])
+    for part in ("compute on the GPU", "upload", "download", "encode", "bind sizes", "rest"):
+        (line,) = [line for line in lines if line.startswith(part)]
+        assert line.split()[-1] == "-", "ONNX Runtime does not tell"
+    assert not any(line.startswith("process start") for line in lines)
+    assert sum("the GPU " in line and "times as" in line for line in lines[-3:]) == 2
 
 
 @pytest.mark.gpu
-@pytest.mark.slow
-def test_bench_times_a_cold_start_with_the_same_inputs(
+def test_bench_writes_figures_and_a_chart(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    np.save(tmp_path / "b.npy", np.ones(3, np.float32))
-    words = ["bench", model, "--repeats", "1", "--input", f"b={tmp_path}/b.npy", "--dim", "n=2"]
-    assert main(words) == 0
-    (cold,) = [x for x in capsys.readouterr().out.splitlines() if x.strip().startswith("cold")]
-    assert all(float(cell) > 50 for cell in cold.split()[-2:])
+    words = ["bench", model, "--repeats", "2", "--no-cold", "--no-peer", "--require-gpu"]
+    files = ["--json", f"{tmp_path}/b.json", "--chart", f"{tmp_path}/b.svg"]
+    assert main([*words, *files]) == 0
+    found = json.loads((tmp_path / "b.json").read_text())
+    assert [m["device"] for m in found["measured"]] == ["cpu", "gpu"]
+    assert found["measured"][1]["device_nbytes"] > 0 and found["measured"][0]["device_nbytes"] == 0
+    assert len(found["measured"][1]["warm_ms"]) == 2 and "processor" in found["machine"]
+    assert ">GPU</text>" in (tmp_path / "b.svg").read_text()
+    for wrong in (["--chart", "b.txt"], ["--cool-down", "-1"], ["--cool-down", "soon"]):
+        with pytest.raises(SystemExit):
+            main([*words, *wrong])
 
 
-def test_the_verdict_names_the_faster_device() -> None:
-    slow = Measurement("cpu", "CPU (NumPy)", None, 1.0, 1.0, "x float32[1]", warm_ms=[9.0, 10, 11])
-    fast = Measurement("gpu", "Some GPU", None, 1.0, 1.0, "x float32[1]", warm_ms=[4.0, 5, 9])
-    *_, verdict = console_module.bench_notes("m.onnx", [slow, fast])
-    assert verdict == "warm, the GPU is 2.00 times as fast as the CPU"
+@pytest.mark.gpu
+def test_bench_can_demand_the_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    double = AFFINE.replace("float", "double")
+    onnx.save(parse(double), tmp_path / "double.onnx")
+    words = ["bench", f"{tmp_path}/double.onnx", "--require-gpu", "--no-cold", "--no-peer"]
+    assert main(words) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err.startswith("error: ") and "float64" in captured.err
 
 
 @pytest.mark.gpu

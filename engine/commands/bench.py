@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+from pathlib import Path
 
 from engine.commands.arguments import adapter, count, input_arguments, make_feeds
 
@@ -12,36 +14,74 @@ HELP = "CPU against GPU latency"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments."""
     input_arguments(parser)
-    parser.add_argument("--repeats", type=count, default=10, help="warm calls per device")
-    parser.add_argument("--no-cold", action="store_true", help="leave out the cold start")
+    parser.add_argument("--repeats", type=count, default=10, help="warm calls of each")
+    parser.add_argument(
+        "--no-cold", action="store_true", help="start no new processes: no cold start, no memory"
+    )
+    parser.add_argument("--no-peer", action="store_true", help="leave ONNX Runtime out")
+    parser.add_argument(
+        "--cool-down",
+        type=seconds,
+        default=0.0,
+        metavar="SECONDS",
+        help="rest before each warm call, for machines that slow down when they are hot",
+    )
+    parser.add_argument(
+        "--require-gpu", action="store_true", help="fail if any node would run on the CPU"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
+    parser.add_argument(
+        "--chart", type=chart_file, metavar="FILE", help="draw an .svg, or a .png (with Pillow)"
+    )
+
+
+def seconds(text: str) -> float:
+    """A time of 0 or more, as an argument's type."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds")
+    return value
+
+
+def chart_file(text: str) -> Path:
+    """A path that a chart can be written to, as an argument's type."""
+    if Path(text).suffix not in (".svg", ".png"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither an .svg nor a .png")
+    return Path(text)
 
 
 def execute(arguments: argparse.Namespace) -> None:
-    """Measures on each device and prints the table."""
-    from engine.tools.bench import bench
-    from engine.tools.console import bench_notes, bench_table, console, status
+    """Measures, prints the table, and writes what was asked for."""
+    from engine.tools import bench_report
+    from engine.tools.bench import Settings, bench
+    from engine.tools.console import bench_table, console, status
 
+    settings = Settings(
+        peer=not arguments.no_peer,
+        repeats=arguments.repeats,
+        cold=not arguments.no_cold,
+        cool_down_s=arguments.cool_down,
+        adapter=adapter(arguments),
+        disable=tuple(arguments.disable),
+        target=arguments.target,
+        require_gpu=arguments.require_gpu,
+    )
     with status("measuring") as progress:
         results = bench(
-            arguments.model,
-            lambda session: make_feeds(session, arguments),
-            repeats=arguments.repeats,
-            cold=None if arguments.no_cold else _same_inputs(arguments),
-            adapter=adapter(arguments),
-            disable=arguments.disable,
-            target=arguments.target,
-            progress=progress,
+            arguments.model, lambda session: make_feeds(session, arguments), settings, progress
         )
-    *lines, verdict = bench_notes(arguments.model.name, results)
+    name = arguments.model.name
     out = console()
+    heading = bench_report.heading(name, results, settings.cool_down_s)
+    out.print("\n".join(heading), markup=False, highlight=False, soft_wrap=True)
+    out.print(bench_table(results.measured))
+    lines = bench_report.verdict(results.measured)
     out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-    out.print(bench_table(results))
-    out.print(verdict, markup=False, highlight=False)
-
-
-def _same_inputs(arguments: argparse.Namespace) -> list[str]:
-    """The arguments of `run` for the inputs of `bench`."""
-    pairs = [("--input", i) for i in arguments.input] + [("--dim", d) for d in arguments.dim]
-    pairs += [("--disable", name) for name in arguments.disable]
-    pairs += [("--target", arguments.target)] if arguments.target else []
-    return [word for pair in pairs for word in pair]
+    if arguments.json is not None:
+        text = json.dumps(bench_report.as_json(name, results), indent=1)
+        arguments.json.write_text(text + "\n", encoding="utf-8")
+    if arguments.chart is not None:
+        bench_report.chart(name, results.measured).save(arguments.chart)

@@ -76,6 +76,12 @@ class Recorder:
         """Bytes of the activation buffers on the device."""
         return sum(int(b.size) for b in self._slots if b is not None)
 
+    @property
+    def held_nbytes(self) -> int:
+        """`nbytes`, and those of the staging and parameter buffers."""
+        more = [*self._staging.values(), *([self._params] if self._params is not None else [])]
+        return self.nbytes + sum(int(b.size) for b in more)
+
     def compile_all(self) -> None:
         """Compiles every variant: sizes vary, so any of them may be wanted by the next call."""
         if self.device is not None:

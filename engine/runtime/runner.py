@@ -138,6 +138,12 @@ class Runner:
         """What the passes did to get to the graph of a plan."""
         return next(p.passed for p in self.prepared if p.plan is plan)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffers of all plans on the device, those of bodies too; no weights."""
+        bodies = sum(runner.nbytes for _, runner in self._bodies.values())
+        return bodies + sum(p.executor.recorder.held_nbytes for p in self.prepared)
+
     def close(self) -> None:
         """Drops plans and weights, those of bodies too."""
         self.prepared.clear()

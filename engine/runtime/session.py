@@ -274,6 +274,12 @@ class InferenceSession:
         """How many plans this session has compiled so far."""
         return self._runner.compiled
 
+    @property
+    def device_nbytes(self) -> int:
+        """Bytes on the GPU that this session holds now: weights, activations, staging."""
+        constants = self._runner.constants
+        return self._runner.nbytes + (constants.nbytes if constants is not None else 0)
+
     def close(self) -> None:
         """Frees buffers and plans; every later call raises EngineError."""
         with self._lock:

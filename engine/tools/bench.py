@@ -1,57 +1,100 @@
-"""Bench: the same model on the CPU and on the GPU, interleaved, with where the time goes."""
+"""Bench: a model on the CPU, on the GPU and in ONNX Runtime, interleaved; where the time goes."""
 
 from __future__ import annotations
 
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from engine.errors import EngineError
 from engine.ir import Array
 from engine.runtime.session import InferenceSession
+from engine.tools.bench_start import Start, starts
 from engine.tools.inputs import describe
 
 PHASES = ("bind", "upload", "encode", "wait", "download", "host")
+COMPUTE, TRANSFER = ("wait", "host"), ("upload", "download")
+ONNXRUNTIME = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to measure.
+
+    Attributes:
+        devices: values of `device=` to compare.
+        peer: whether ONNX Runtime's CPU provider is measured too, where it is installed.
+        repeats: warm calls of each.
+        cold: whether to start new processes as well, with empty caches and with filled ones.
+        cool_down_s: pause before each warm call, in seconds.
+        adapter, disable, target, require_gpu: as `InferenceSession` takes them; the last one is
+            for the GPU only.
+    """
+
+    devices: tuple[str, ...] = ("cpu", "gpu")
+    peer: bool = True
+    repeats: int = 10
+    cold: bool = True
+    cool_down_s: float = 0.0
+    adapter: int | str | None = None
+    disable: tuple[str, ...] = ()
+    target: str | None = None
+    require_gpu: bool = False
+
+    def arguments(self, device: str) -> dict[str, Any]:
+        """What a session for a device is made with."""
+        found: dict[str, Any] = {"device": device, "disable": self.disable}
+        if device != "cpu":
+            found |= {"adapter": self.adapter, "target": self.target}
+            found["require_gpu"] = self.require_gpu
+        return found
 
 
 @dataclass
 class Measurement:
-    """Times of one device in milliseconds.
+    """Times of one contestant in milliseconds, sizes in bytes.
 
     Attributes:
-        device: "cpu" or "gpu".
-        name: the adapter, or NumPy.
-        cold_ms: process start to first result, in a process of its own; None if not asked for.
+        device: "cpu", "gpu" or "onnxruntime".
+        name: the adapter, or what computes on the CPU.
         create_ms: making the session.
         first_ms: first call.
+        cold, warm_start: a process from its start to its first result, with empty caches and with
+            filled ones; None if not asked for.
         inputs: names, dtypes and shapes of what was fed.
         gpu_nodes, cpu_nodes: nodes that a call ran there.
-        warm_ms: later calls.
-        phases_ms: of each warm call, by phase.
+        warm_ms, cpu_ms: later calls, by the clock and in CPU time of the process.
+        phases_ms: of each warm call, by phase; empty for ONNX Runtime, which does not tell.
         dispatches, submits: kernels of a call, and in how many submits.
-        uploaded_nbytes, downloaded_nbytes: bytes that crossed in a call.
+        uploaded_nbytes, downloaded_nbytes: what crossed in a call.
+        device_nbytes: weights, activations and staging on the device; 0 without one.
+        error: largest difference to the first contestant's outputs, over their largest magnitude.
     """
 
     device: str
     name: str
-    cold_ms: float | None
     create_ms: float
-    first_ms: float
+    first_ms: float = 0.0
+    cold: Start | None = None
+    warm_start: Start | None = None
     inputs: str = ""
     gpu_nodes: int = 0
     cpu_nodes: int = 0
     warm_ms: list[float] = field(default_factory=list)
+    cpu_ms: list[float] = field(default_factory=list)
     phases_ms: dict[str, list[float]] = field(default_factory=dict)
     dispatches: int = 0
     submits: int = 0
     uploaded_nbytes: int = 0
     downloaded_nbytes: int = 0
+    device_nbytes: int = 0
+    error: float = 0.0
 
     @property
     def median_ms(self) -> float:
@@ -61,88 +104,238 @@ class Measurement:
     def p90_ms(self) -> float:
         return float(np.percentile(self.warm_ms, 90))
 
-    def phase_ms(self, name: str) -> float:
-        """Median time of a phase."""
-        found = self.phases_ms.get(name)
-        return statistics.median(found) if found else 0.0
+    @property
+    def min_ms(self) -> float:
+        return min(self.warm_ms)
+
+    @property
+    def peak_nbytes(self) -> int | None:
+        """Most memory of a process that does nothing else; None if none was started."""
+        return self.warm_start.peak_nbytes if self.warm_start is not None else None
+
+    def phase_ms(self, *names: str) -> float:
+        """Median time of phases, together."""
+        calls = zip(*(self.phases_ms.get(n, []) for n in names), strict=True)
+        return float(statistics.median([sum(c) for c in calls] or [0.0]))
+
+    @property
+    def overhead_ms(self) -> float | None:
+        """Median host time of a call outside of compute and transfers; None if it is not told."""
+        if not self.phases_ms:
+            return None
+        parts = [self.phases_ms[n] for n in (*COMPUTE, *TRANSFER)]
+        rest = [whole - sum(call) for whole, *call in zip(self.warm_ms, *parts, strict=True)]
+        return max(float(statistics.median(rest)), 0.0)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was measured, and which contestants are missing and why."""
+
+    measured: tuple[Measurement, ...]
+    missing: Mapping[str, str]
+
+
+class _Contestant(Protocol):
+    result: Measurement
+
+    def call(self) -> list[Any]: ...
+    def record(self) -> None: ...
+    def close(self) -> None: ...
 
 
 def bench(
     model: str | Path,
     make_feeds: Callable[[InferenceSession], Mapping[str, Array]],
-    devices: tuple[str, ...] = ("cpu", "gpu"),
-    *,
-    repeats: int = 10,
-    cold: Sequence[str] | None = (),
-    adapter: int | str | None = None,
-    disable: Sequence[str] = (),
-    target: str | None = None,
+    settings: Settings | None = None,
     progress: Callable[[str], None] = lambda text: None,
-) -> list[Measurement]:
-    """Measures a model on each device; warm calls alternate between the devices.
+) -> Results:
+    """Measures a model on each device; warm calls take turns, and who begins changes.
 
     Args:
         model: path of the model.
         make_feeds: inputs for a session.
-        devices: values of `device=` to compare.
-        repeats: warm calls per device.
-        cold: arguments of `onnx-wgpu run` that make the same inputs, to also time a new process
-            from its start to the first result; None leaves that out.
-        adapter, disable, target: as `InferenceSession` takes them.
+        settings: what to measure.
         progress: is told what is being done.
+
+    Raises: EngineError if a session of this engine or its process fails; ONNX Runtime's failure
+        is a line of `Results.missing`.
     """
-    sessions, measured = [], []
-    for device in devices:
-        cold_ms = None
-        if cold is not None:
-            progress(f"{device}: cold start in a new process")
-            cold_ms = _cold(model, device, adapter, cold)
-        progress(f"{device}: creating the session")
+    settings = settings or Settings()
+    feeds: Mapping[str, Array] | None = None
+    missing: dict[str, str] = {}
+    contestants: list[_Contestant] = []
+    try:
+        for device in settings.devices:
+            progress(f"{device}: creating the session")
+            made = _Engine(model, device, settings)
+            contestants.append(made)
+            feeds = make_feeds(made.session) if feeds is None else feeds
+            _first_call(made, feeds, progress)
+        if settings.peer and feeds is not None:
+            problem = _add_peer(model, feeds, contestants, progress)
+            if problem:
+                missing[ONNXRUNTIME] = problem
+        wanted = [c.call() for c in contestants[:1]]
+        for contestant in contestants[1:]:
+            contestant.result.error = largest_error(contestant.call(), wanted[0])
+        _take_turns(contestants, settings, progress)
+        for contestant in contestants:
+            contestant.record()
+    finally:
+        for contestant in contestants:
+            contestant.close()
+    if settings.cold and feeds is not None:
+        for contestant in contestants:
+            _start(contestant.result, model, feeds, settings, progress)
+    return Results(tuple(c.result for c in contestants), missing)
+
+
+def largest_error(found: list[Any], wanted: list[Any]) -> float:
+    """Largest difference of numeric arrays over the largest magnitude of their wanted values.
+
+    NaN if shapes differ or one has a NaN where the other has none.
+    """
+    worst = 0.0
+    for mine, theirs in zip(found, wanted, strict=True):
+        if not isinstance(theirs, np.ndarray) or theirs.dtype.kind not in "fiub":
+            continue
+        a, b = (np.asarray(x).astype(np.float64) for x in (mine, theirs))
+        if a.shape != b.shape:
+            return float("nan")
+        if not b.size:
+            continue
+        same = (a == b) | (np.isnan(a) & np.isnan(b))
+        size = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
+        with np.errstate(invalid="ignore"):
+            gap = float(np.abs(np.where(same, 0.0, a - b)).max())
+        worst = max(worst, gap / max(size, 1e-30)) if gap == gap else float("nan")
+        if worst != worst:
+            return worst
+    return worst
+
+
+def _first_call(
+    contestant: _Engine | _OnnxRuntime,
+    feeds: Mapping[str, Array],
+    progress: Callable[[str], None],
+) -> None:
+    result = contestant.result
+    progress(f"{result.device}: first call")
+    contestant.feeds, result.inputs = feeds, describe(feeds)
+    begin = time.perf_counter()
+    contestant.call()
+    result.first_ms = (time.perf_counter() - begin) * 1e3
+
+
+def _add_peer(
+    model: str | Path,
+    feeds: Mapping[str, Array],
+    contestants: list[_Contestant],
+    progress: Callable[[str], None],
+) -> str:
+    """Adds ONNX Runtime to the contestants; returns why not, or ""."""
+    if find_spec(ONNXRUNTIME) is None:
+        return "not installed"
+    try:
+        peer = _OnnxRuntime(model)
+        _first_call(peer, feeds, progress)
+    except Exception as error:  # its errors have no common class
+        return str(error).strip().splitlines()[0]
+    contestants.append(peer)
+    return ""
+
+
+def _take_turns(
+    contestants: list[_Contestant], settings: Settings, progress: Callable[[str], None]
+) -> None:
+    for turn in range(settings.repeats):
+        progress(f"warm call {turn + 1} of {settings.repeats}")
+        first = turn % len(contestants)
+        for contestant in (*contestants[first:], *contestants[:first]):
+            if settings.cool_down_s:
+                time.sleep(settings.cool_down_s)
+            wall, cpu = time.perf_counter(), time.process_time()
+            contestant.call()
+            contestant.result.warm_ms.append((time.perf_counter() - wall) * 1e3)
+            contestant.result.cpu_ms.append((time.process_time() - cpu) * 1e3)
+            if isinstance(contestant, _Engine):
+                contestant.note_phases()
+
+
+def _start(
+    result: Measurement,
+    model: str | Path,
+    feeds: Mapping[str, Array],
+    settings: Settings,
+    progress: Callable[[str], None],
+) -> None:
+    """Times new processes: the first finds empty caches, the second those that it filled."""
+    progress(f"{result.device}: starts of new processes")
+    arguments = {} if result.device == ONNXRUNTIME else settings.arguments(result.device)
+    result.cold, result.warm_start = starts(result.device, str(model), arguments, feeds)
+
+
+class _Engine:
+    """A session of this engine."""
+
+    def __init__(self, model: str | Path, device: str, settings: Settings) -> None:
         start = time.perf_counter()
-        session = InferenceSession(
-            str(model), device=device, adapter=adapter, disable=disable, target=target
+        self.session = InferenceSession(str(model), **settings.arguments(device))
+        created_ms = (time.perf_counter() - start) * 1e3
+        name = "NumPy" if device == "cpu" else self.session.device_name
+        self.result = Measurement(device, name, created_ms)
+        self.feeds: Mapping[str, Array] = {}
+
+    def call(self) -> list[Any]:
+        return self.session.run(None, self.feeds)
+
+    def note_phases(self) -> None:
+        """The phases of the call just made."""
+        for phase in PHASES:
+            seconds = self.session.times.phases.get(phase, 0.0)
+            self.result.phases_ms.setdefault(phase, []).append(seconds * 1e3)
+
+    def record(self) -> None:
+        """What a call did, and what the session holds."""
+        places = [place for _, place in self.session.executed()]
+        times = self.session.times
+        self.result = replace(
+            self.result,
+            gpu_nodes=places.count("gpu"),
+            cpu_nodes=places.count("cpu"),
+            dispatches=times.dispatches,
+            submits=times.submits,
+            uploaded_nbytes=times.uploaded_nbytes,
+            downloaded_nbytes=times.downloaded_nbytes,
+            device_nbytes=self.session.device_nbytes,
         )
-        created = time.perf_counter()
-        feeds = make_feeds(session)
-        progress(f"{device}: first call")
-        begin = time.perf_counter()
-        session.run(None, feeds)
-        first_ms = (time.perf_counter() - begin) * 1e3
-        create_ms = (created - start) * 1e3
-        result = Measurement(device, session.device_name, cold_ms, create_ms, first_ms)
-        result.inputs = describe(feeds)
-        places = [place for _, place in session.executed()]
-        result.gpu_nodes, result.cpu_nodes = places.count("gpu"), places.count("cpu")
-        measured.append(result)
-        sessions.append((session, feeds))
-    for repeat in range(repeats):
-        progress(f"warm call {repeat + 1} of {repeats}")
-        for (session, feeds), result in zip(sessions, measured, strict=True):
-            session.run(None, feeds)
-            _record(result, session)
-    for session, _ in sessions:
-        session.close()
-    return measured
+
+    def close(self) -> None:
+        self.session.close()
 
 
-def _record(result: Measurement, session: InferenceSession) -> None:
-    times = session.times
-    result.warm_ms.append(times.total * 1e3)
-    for phase in PHASES:
-        result.phases_ms.setdefault(phase, []).append(times.phases.get(phase, 0.0) * 1e3)
-    result.dispatches, result.submits = times.dispatches, times.submits
-    result.uploaded_nbytes = times.uploaded_nbytes
-    result.downloaded_nbytes = times.downloaded_nbytes
+class _OnnxRuntime:
+    """A session of ONNX Runtime on the CPU, with its own choice of threads."""
 
+    def __init__(self, model: str | Path) -> None:
+        runtime = import_module(ONNXRUNTIME)
+        options = runtime.SessionOptions()
+        options.log_severity_level = 3
+        start = time.perf_counter()
+        self._session: Any = runtime.InferenceSession(
+            str(model), options, providers=["CPUExecutionProvider"]
+        )
+        created_ms = (time.perf_counter() - start) * 1e3
+        name = f"ONNX Runtime {runtime.__version__}, CPU"
+        self.result = Measurement(ONNXRUNTIME, name, created_ms)
+        self.feeds: Mapping[str, Array] = {}
 
-def _cold(model: str | Path, device: str, adapter: int | str | None, more: Sequence[str]) -> float:
-    """Milliseconds of `onnx-wgpu run` in a process of its own."""
-    command = [sys.executable, "-m", "engine", "run", str(model), "--device", device, *more]
-    if adapter is not None:
-        command += ["--adapter", str(adapter)]
-    start = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        last = done.stderr.strip().splitlines()[-1:] or ["no message"]
-        raise EngineError(f"the cold start with device={device!r} failed: {last[0]}")
-    return (time.perf_counter() - start) * 1e3
+    def call(self) -> list[Any]:
+        return list(self._session.run(None, dict(self.feeds)))
+
+    def record(self) -> None:
+        """It does not tell more."""
+
+    def close(self) -> None:
+        self._session = None

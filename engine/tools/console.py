@@ -13,7 +13,8 @@ from rich.table import Table
 from engine.explain import size_text
 from engine.runtime.device import AdapterInfo
 from engine.target import Target
-from engine.tools.bench import PHASES, Measurement
+from engine.tools import bench_report
+from engine.tools.bench import Measurement
 from engine.tools.operators import COLUMNS, Row
 
 
@@ -37,70 +38,14 @@ def status(text: str) -> Iterator[Callable[[str], None]]:
 
 
 def bench_table(results: Sequence[Measurement]) -> Table:
-    """One column per device, one row per figure, in milliseconds."""
+    """One column per contestant, one row per figure, in milliseconds but for sizes and errors."""
     table = Table(box=SIMPLE_HEAD, title="milliseconds", title_justify="left")
     table.add_column("")
     for result in results:
-        table.add_column(result.device.upper(), justify="right")
-    rows: list[tuple[str, list[str]]] = [
-        ("cold: process start to first result", [_ms(r.cold_ms) for r in results]),
-        ("session creation", [_ms(r.create_ms) for r in results]),
-        ("first call", [_ms(r.first_ms) for r in results]),
-        ("warm call, median", [_ms(r.median_ms) for r in results]),
-        ("warm call, p90", [_ms(r.p90_ms) for r in results]),
-    ]
-    rows += [(f"  {text}", [_ms(_split(r, names)) for r in results]) for text, names in _SPLIT]
-    rows.append(("  rest", [_ms(_rest(r)) for r in results]))
-    for name, cells in rows:
-        table.add_row(name, *cells)
+        table.add_column(bench_report.title(result), justify="right")
+    for name, cells in bench_report.rows(results):
+        table.add_row(name, *("-" if cell is None else cell for cell in cells))
     return table
-
-
-_SPLIT = (
-    ("bind sizes", ("bind",)),
-    ("encode", ("encode",)),
-    ("transfer", ("upload", "download")),
-    ("compute: wait for the GPU", ("wait",)),
-    ("compute: nodes on the CPU", ("host",)),
-)
-
-
-def _split(result: Measurement, names: Sequence[str]) -> float:
-    return sum(result.phase_ms(n) for n in names)
-
-
-def _rest(result: Measurement) -> float:
-    return max(result.median_ms - _split(result, PHASES), 0.0)
-
-
-def bench_notes(model: str, results: Sequence[Measurement]) -> list[str]:
-    """What was measured, in lines around the table: before it, and the verdict last."""
-    lines = [f"{model}, {results[0].inputs}"]
-    for r in results:
-        line = f"{r.device.upper()}: {r.name}" if r.device != "cpu" else "CPU: NumPy"
-        if r.device != "cpu":
-            line += (
-                f"; {r.gpu_nodes} nodes in {r.dispatches} dispatches and {r.submits} submits, "
-                f"{r.cpu_nodes} on the CPU; {size_text(r.uploaded_nbytes)} up, "
-                f"{size_text(r.downloaded_nbytes)} down"
-            )
-        lines.append(line)
-    slow, fast = max(results, key=_median), min(results, key=_median)
-    if len(results) > 1:
-        ratio = slow.median_ms / fast.median_ms
-        lines.append(
-            f"warm, the {fast.device.upper()} is {ratio:.2f} times as fast as the "
-            f"{slow.device.upper()}"
-        )
-    return lines
-
-
-def _median(result: Measurement) -> float:
-    return result.median_ms
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
 
 
 def operators_table(rows: Sequence[Row]) -> Table:
