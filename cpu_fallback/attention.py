@@ -248,7 +248,8 @@ def linear_attention(
             v_t = rates[:, :, t] * (v_t - np.matmul(k_t[:, :, None], state)[:, :, 0])
         state = state + k_t[..., :, None] * v_t[..., None, :]
         outputs[:, :, :, t] = np.matmul(q[:, :, :, t], state)
-    y = (factor * outputs).transpose(0, 3, 1, 2, 4).reshape(batch, length, -1)
+    width = q_num_heads * v.shape[3]
+    y = (factor * outputs).transpose(0, 3, 1, 2, 4).reshape(batch, length, width)
     kept = query.dtype if past_state is None else past_state.dtype
     return y.astype(query.dtype), state.astype(kept)
 

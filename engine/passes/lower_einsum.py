@@ -1,8 +1,10 @@
-"""Einsum of one or two float32 operands as standard operators.
+"""Einsum of one or two operands as standard operators.
 
 ab->b          => ReduceSum [+ Transpose]
 ab,cb->abc     => Transpose + Unsqueeze + Mul [+ Transpose]
 bij,bjk->bik   => [ReduceSum +] [Transpose + Reshape +] MatMul [+ Reshape + Transpose]
+
+Types that each operator rounds to stay whole, unless one operator alone computes.
 """
 
 from __future__ import annotations
@@ -12,10 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.dims import Dim
-from engine.dtypes import FLOAT32
 from engine.ir import Graph, Node
+from engine.ops import FLOATS
 from engine.passes.base import PassResult
 from engine.passes.build import Builder, Rule, replace_nodes
+
+_TYPES = FLOATS | {"int32", "uint32"}
+_ROUNDING = frozenset({"ReduceSum", "Mul", "MatMul"})
 
 
 def lower_einsum(graph: Graph) -> PassResult:
@@ -38,7 +43,7 @@ class _Operand:
 def _einsum(b: Builder) -> str:
     if len(b.node.inputs) > 2:
         return "it has more than two operands"
-    if b.dtype(0) != FLOAT32:
+    if b.dtype(0).name not in _TYPES:
         return f"it computes in {b.dtype(0)}"
     terms, output = _parsed(str(b.attr("equation")))
     reason = _problem(b, terms, output)
@@ -60,6 +65,8 @@ def _einsum(b: Builder) -> str:
     else:
         found = _contracted(b, operands[0], operands[1], output, sizes)
     b.op("Identity", _ordered(b, found, output).name, output=b.output(0))
+    if b.dtype(0).narrow and sum(n.op_type in _ROUNDING for n in b.nodes) > 1:
+        return f"each of its parts would round to {b.dtype(0)}"
     return ""
 
 

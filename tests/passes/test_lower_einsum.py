@@ -61,7 +61,8 @@ KEPT = {
     "ellipsis": OpCase("Einsum", (((2, 3, 4), F),), {"equation": "...ij->...ji"}),
     "repeats a label": OpCase("Einsum", (((3, 3), F),), {"equation": "ii->i"}),
     "more than two operands": einsum("a,a,a->a"),
-    "computes in float16": einsum("ab,bc->ac", "float16"),
+    "computes in float64": einsum("ab,bc->ac", "float64"),
+    "would round to float16": einsum("ab,bc->c", "float16", oracle="fallback"),
 }
 
 
@@ -90,6 +91,8 @@ def test_products_become_one_matmul() -> None:
     assert engine_types(einsum("abi,aik->abk")) == ["MatMul"]
     assert engine_types(einsum("a,a->a")) == ["Mul"]
     assert engine_types(einsum("abc->cab")) == ["Transpose"]
+    assert engine_types(einsum("ab,bc->ac", "bfloat16")) == ["MatMul"]
+    assert engine_types(einsum("ab->b", "int32")) == ["ReduceSum"]
 
 
 @pytest.mark.parametrize("reason", KEPT)
