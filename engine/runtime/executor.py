@@ -249,8 +249,8 @@ class Executor:
         context.times.add("host", (time.perf_counter_ns() - start) / 1e9)
         if context.recording is not None:
             kind: Kind = "bodies" if step.control_flow else "node"
-            keys = (step.node.key,)
-            context.recording.add(kind, step.node.op_type, start, self.plan, nodes=keys)
+            more: Any = {"nodes": (step.node.key,), "binding": context.binding}
+            context.recording.add(kind, step.node.op_type, start, self.plan, **more)
         for index, name in step.outputs:
             host[name] = outputs[index]
         if self.places is None:

@@ -35,6 +35,7 @@ class Kernel:
         overrides: pipeline-overridable constants.
         features: WebGPU features it needs.
         repeats: it calls `repeat_index()`, which reads the uniform bound behind `params`.
+        stem: the file that it was made from, `shaders/<stem>.wgsl`.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Kernel:
     overrides: tuple[tuple[str, int], ...] = ()
     features: frozenset[str] = frozenset()
     repeats: bool = False
+    stem: str = ""
 
     @cached_property
     def key(self) -> str:
@@ -170,6 +172,7 @@ def _render(
         overrides,
         features,
         _REPEAT in whole,
+        stem,
     )
 
 

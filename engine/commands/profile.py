@@ -1,0 +1,56 @@
+"""`onnx-wgpu profile`: where the time of a call goes."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from engine.commands.arguments import count, make_feeds, make_session, model_arguments
+
+HELP = "time per kernel, node, operator and transfer, and what limits it"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments."""
+    model_arguments(parser)
+    parser.add_argument("--repeats", type=count, default=5, help="recorded calls")
+    parser.add_argument("--top", type=count, default=10, metavar="N", help="rows of each table")
+    parser.add_argument(
+        "--clock",
+        choices=("auto", "host"),
+        default="auto",
+        help="the device's timestamps where there are any (default), or single submits",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, with all rows")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write the calls for ui.perfetto.dev"
+    )
+
+
+def execute(arguments: argparse.Namespace) -> None:
+    """Measures the model and prints the tables."""
+    import json
+
+    from engine.tools.console import console, status
+    from engine.tools.profile import profile
+    from engine.tools.profile_text import header, tables, totals_text
+    from engine.tools.trace import chrome_trace
+
+    with status("loading the model") as progress:
+        session = make_session(arguments)
+        feeds = make_feeds(session, arguments)
+        found = profile(
+            session, feeds, repeats=arguments.repeats, clock=arguments.clock, progress=progress
+        )
+    if arguments.trace:
+        trace = chrome_trace(found.calls, arguments.model.name, found.device)
+        arguments.trace.write_text(json.dumps(trace), encoding="utf-8")
+    if arguments.json:
+        print(found.to_json())
+        return
+    out = console()
+    lines = header(found, arguments.model.name)
+    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    for table in tables(found, arguments.top):
+        out.print(table)
+    out.print(totals_text(found), markup=False, highlight=False, soft_wrap=True)
