@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -57,7 +58,7 @@ def cost_table(title: str, rows: Sequence[Cost], top: int, nodes: bool) -> Table
     if nodes:
         table.add_column("nodes of the model", overflow="fold", ratio=1)
     for row in rows[:top]:
-        cells = [
+        cells: list[RenderableType] = [
             f"{row.ms:.3f}",
             f"{100 * row.ms / whole:.1f}",
             f"{row.count:g}",
