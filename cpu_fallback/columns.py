@@ -81,15 +81,16 @@ def deform_conv(
         coordinates = []
         for d in range(rank):
             fixed = at_output[d] * step[d] - pad[d] + at_kernel[d] * spread[d]
-            coordinates.append((moves[:, g, :, d] + fixed).reshape(batch, -1))
+            coordinates.append((moves[:, g, :, d] + fixed).reshape(batch, taps * places))
         image = x[:, g * channels : (g + 1) * channels]
         drawn = sample(image, coordinates, "linear", "zeros", True)
         if mask is not None:
             factor = mask.reshape(batch, offset_group, 1, taps * places)[:, g]
             drawn = drawn * factor.astype(work)
         parts.append(drawn.reshape(batch, channels, taps, places))
-    columns = np.concatenate(parts, axis=1).reshape(batch, group, -1, places)
-    kernels = w.reshape(group, w.shape[0] // group, -1).astype(work)
+    inner = x.shape[1] // group * taps
+    columns = np.concatenate(parts, axis=1).reshape(batch, group, inner, places)
+    kernels = w.reshape(group, w.shape[0] // group, inner).astype(work)
     result = np.matmul(kernels[None], columns).reshape(batch, w.shape[0], *out)
     if bias is not None:
         result = result + bias.reshape(-1, *[1] * rank).astype(work)

@@ -1,4 +1,4 @@
-"""Cast and CastLike."""
+"""Cast, CastLike and BitCast."""
 
 from __future__ import annotations
 
@@ -45,6 +45,22 @@ def cast_like(
     kind = np.dtype(object) if target_type.dtype.kind in "OUS" else target_type.dtype
     number = next(code for code, dtype in ELEMENT_TYPES.items() if dtype == kind)
     return cast(input, to=number, saturate=saturate, round_mode=round_mode)
+
+
+@cpu_op("BitCast", since=26)
+def bit_cast(input: Tensor, *, to: int) -> Tensor:
+    """The bits of `input` as another type of the same size. Source: ONNX BitCast-26.
+
+    Raises: ValueError if the sizes differ.
+    """
+    dtype = element_type(to)
+    if input.dtype.name not in _PLAIN or dtype.name not in _PLAIN:
+        from cpu_fallback import reference
+
+        return np.asarray(reference.run("BitCast", "", 26, {"to": to}, [input], 1)[0])
+    if input.dtype.itemsize != dtype.itemsize:
+        raise ValueError(f"BitCast from {input.dtype} to {dtype}, which differ in size")
+    return input.reshape(-1).view(dtype).reshape(input.shape).copy()
 
 
 def _plain(x: Tensor, dtype: np.dtype[Any]) -> Tensor:

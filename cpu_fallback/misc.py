@@ -1,4 +1,4 @@
-"""Running sums, generators of tensors, triangles, one-hot, Einsum and reversal."""
+"""Running sums, generators of tensors, triangles, one-hot, Einsum, determinants and reversal."""
 
 from __future__ import annotations
 
@@ -61,6 +61,12 @@ def einsum(*operands: Tensor, equation: str) -> Tensor:
     values = [x.astype(wide(dtype)) for x in operands] if narrow else list(operands)
     result = np.einsum(equation.replace(" ", ""), *values, optimize="greedy")
     return np.array(result, dtype=dtype)
+
+
+@cpu_op("Det", since=11)
+def det(x: Tensor) -> Tensor:
+    """Determinants of the matrices in the last two axes of `x`. Source: ONNX Det-22."""
+    return np.asarray(np.linalg.det(x.astype(wide(x.dtype)))).astype(x.dtype)
 
 
 @cpu_op("NonZero", since=9)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -78,7 +79,7 @@ def sample(
 ) -> Tensor:
     """Values of `x` [N, C, sizes...] at pixel coordinates ([N, P] per dimension): [N, C, P]."""
     sizes = x.shape[2:]
-    flat = x.reshape(*x.shape[:2], -1).astype(wide(x.dtype))
+    flat = x.reshape(*x.shape[:2], math.prod(sizes)).astype(wide(x.dtype))
     per_dim = []
     for value, size in zip(coordinates, sizes, strict=True):
         limited = np.clip(value, -(2.0**24), 2.0**24)

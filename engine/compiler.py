@@ -26,7 +26,7 @@ from engine.planner import build_plan, view_roots
 from engine.ranges import Ranges, ranges
 from engine.schedule import binders, schedule
 from engine.target import Target
-from engine.verdicts import roles, strongest, verdicts
+from engine.verdicts import reads_no_content, roles, strongest, verdicts
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,8 @@ def planning_inputs(graph: Graph) -> tuple[str, ...]:
         if op is None:
             continue
         wanted.update(node.input(i) for i in op.shape_inputs)
-        if op.evaluate is not None and wanted.intersection(node.writes):
+        made = op.evaluate is not None and wanted.intersection(node.writes)
+        if made and not reads_no_content(node):
             wanted.update(node.inputs)
     return tuple(n for n in graph.inputs if n in wanted)
 

@@ -1,4 +1,4 @@
-"""Cast and CastLike between floats, integers of up to 32 bits, int64 and bool."""
+"""Cast, CastLike and BitCast between floats, integers of up to 32 bits, int64 and bool."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 from engine import dtypes
 from engine.dtypes import DType
+from engine.errors import ShapeError
 from engine.ir import Array, TensorType, ValueType
 from engine.ops import (
     ALL,
+    INTS,
     SMALL_INTS,
     YES,
     Elementwise,
@@ -24,7 +26,7 @@ from engine.ops._symbolic import elementwise_rule
 
 
 def target(view: NodeView) -> DType:
-    """The element type that a Cast or CastLike node gives."""
+    """The element type that a Cast, CastLike or BitCast node gives."""
     if view.node.op_type == "CastLike":
         return view.dtype(1)
     return dtypes.from_code(int(view.attr("to")))
@@ -83,3 +85,46 @@ register(
 )
 # on the GPU only as the Cast that it is rewritten to: its second operand is not broadcast
 register(OpDef("CastLike", since=15, infer=_infer, evaluate=_contents))
+
+
+def _bits(view: NodeView) -> str:
+    source, kind = view.dtype(0), target(view)
+    if source == kind:
+        return "{0}"
+    if source.name == "bool":
+        return "select({T}(0), {T}(1), {0})"
+    return "bitcast<{T}>({0})" if source.nbytes == 4 else "{T}({0})"
+
+
+def _bits_supports(view: NodeView) -> Support:
+    source, kind = view.dtype(0), target(view)
+    if not kind.wgsl:
+        return no(f"no kernel computes with {kind}")
+    if source.name == "int64":
+        return no("an int64 has only 32 bits on the GPU")
+    if kind.name == "bool":
+        return no("a bool has one bit on the GPU")
+    if source != kind and (source.is_float or kind.is_float) and source.nbytes < 4:
+        return no("floats of 16 bits pass through float32, which may change a NaN")
+    return YES
+
+
+def _infer_bits(view: InferView) -> Sequence[ValueType]:
+    source, kind = view.dtype(0), target(view)
+    if source.nbytes != kind.nbytes:
+        raise ShapeError(f"{view.describe()}: {source} and {kind} differ in size")
+    return [TensorType(kind, view.type(0).shape)]
+
+
+register(
+    OpDef(
+        "BitCast",
+        since=26,
+        infer=_infer_bits,
+        elementwise=Elementwise(_bits),
+        supports=_bits_supports,
+        limits="to or from floats of 16 bits, to bool",
+        dtypes=INTS | {"float32", "bool"},
+        tolerance=0.0,
+    )
+)

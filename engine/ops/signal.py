@@ -1,12 +1,27 @@
-"""Windows, STFT and mel weights: types only, they run on the CPU."""
+"""Windows of signals; of STFT and mel weights types only, they run on the CPU."""
 
 from __future__ import annotations
 
-from engine.dims import Dim, floordiv
+from collections.abc import Sequence
+
+from engine.dims import Dim, dmax, floordiv
 from engine.dtypes import from_code
 from engine.errors import ShapeError
 from engine.ir import TensorType, ValueType
-from engine.ops import InferView, OpDef, register
+from engine.ops import (
+    FLOATS,
+    YES,
+    InferView,
+    KernelCall,
+    Lowering,
+    NodeView,
+    OpDef,
+    Stage,
+    Support,
+    linear,
+    no,
+    register,
+)
 
 
 def _length(view: InferView, index: int, hint: str) -> Dim:
@@ -49,7 +64,49 @@ def _stft(view: InferView) -> list[ValueType]:
     return [TensorType(signal.dtype, (batch, frames, bins, 2))]
 
 
-for _name in ("HannWindow", "HammingWindow", "BlackmanWindow"):
-    register(OpDef(_name, 17, infer=_window))
+_WEIGHTS = {
+    "HannWindow": (0.5, 0.5, 0.0),
+    "HammingWindow": (25 / 46, 21 / 46, 0.0),
+    "BlackmanWindow": (0.42, 0.5, 0.08),
+}
+"""Of the constant, of the cosine, and of the cosine of twice the angle."""
+
+
+def _window_supports(view: NodeView) -> Support:
+    if view.out().dtype.name not in FLOATS:
+        return no(f"its kernel makes no {view.out().dtype}")
+    return YES
+
+
+def _lower_window(view: Lowering) -> Sequence[Stage]:
+    size = view.out_shape()[0]
+    mean, first, second = _WEIGHTS[view.node.op_type]
+    words: dict[str, Dim | float] = {
+        "size": size,
+        "period": dmax(size if view.attr("periodic", 1) else size - 1, 1),
+        "mean": mean,
+        "first": first,
+        "second": second,
+    }
+    tensors = {"y": view.node.outputs[0]}
+    return [(KernelCall("signal_window", tensors, words, linear(size)),)]
+
+
+for _name in _WEIGHTS:
+    register(
+        OpDef(
+            _name,
+            17,
+            infer=_window,
+            lower=_lower_window,
+            supports=_window_supports,
+            limits="sizes not known when planning; float64",
+            dtypes=frozenset(),
+            shape_inputs=(0,),
+            epilogue=True,
+            flops=lambda view: 40 * view.out_shape()[0],
+            tolerance=1e-6,
+        )
+    )
 register(OpDef("MelWeightMatrix", 17, infer=_mel_weights))
 register(OpDef("STFT", 17, infer=_stft))

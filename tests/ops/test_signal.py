@@ -1,4 +1,4 @@
-"""Types of windows, STFT and mel weights: what the CPU computes has them."""
+"""Windows on both devices; types of STFT and mel weights are those of what the CPU computes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 from cpu_fallback import registry
@@ -13,6 +14,7 @@ from engine import dims
 from engine.errors import ShapeError
 from engine.ir import Graph
 from engine.passes.infer import infer
+from tests.ops.harness import OpCase, check_cpu, check_gpu, supported
 from tests.passes.test_infer import graph_of, node, shown
 from tests.test_importer import INT64, value
 
@@ -37,6 +39,42 @@ def test_windows(op_type: str, code: int) -> None:
     assert [str(d) for d in kind.shape] == ["y_size"] and found.shape == (7,)
     folded = infer(graph_of(nodes, [], ["y"], {"n": np.array(7)})).graph
     assert folded.constant("y").shape == (7,)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [1, 2, 7, 400, 4096])
+@pytest.mark.parametrize("periodic", [0, 1])
+@pytest.mark.parametrize("op_type", ["HannWindow", "HammingWindow", "BlackmanWindow"])
+def test_windows_on_the_gpu(op_type: str, periodic: int, size: int) -> None:
+    case = OpCase(op_type, (np.array(size),), {"periodic": periodic}, oracle="fallback")
+    check_gpu(case.replace(constants=()))
+
+
+def test_windows_against_the_reference() -> None:
+    for op_type in ("HannWindow", "HammingWindow", "BlackmanWindow"):
+        check_cpu(OpCase(op_type, (np.array(10),), {"periodic": 1}, tol=1e-6))
+
+
+def test_windows_that_the_gpu_refuses() -> None:
+    case = OpCase("HannWindow", (np.array(7),), {"output_datatype": onnx.TensorProto.DOUBLE})
+    assert "float64" in supported(case).reason
+
+
+@pytest.mark.gpu
+def test_a_window_as_long_as_a_signal() -> None:
+    import engine
+
+    model = onnx.parser.parse_model("""
+        <ir_version: 9, opset_import: ["": 20]>
+        g (float[n] x) => (float[n] y)
+        { size = Size(x)  w = HannWindow(size)  y = Mul(x, w) }""")
+    with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+        for count in (8, 13):
+            x = RNG.normal(size=count).astype(np.float32)
+            (got,) = session.run(None, {"x": x})
+            want = x * (0.5 - 0.5 * np.cos(2 * np.pi * np.arange(count) / count))
+            np.testing.assert_allclose(got, want, atol=1e-6)
+        assert session.plans_made == 1
 
 
 def test_mel_weights() -> None:
