@@ -55,6 +55,7 @@ THIRD_PARTY = {
     ),
     "shaders": (),
     "wgpu": ("engine.runtime",),
+    "cffi": ("engine.runtime.native",),
     "networkx": ("engine.placement",),
     "platformdirs": ("engine.runtime", "engine.tools"),
     "rich": ("engine.tools",),

@@ -33,7 +33,7 @@ class ExecutionContext:
         uses: how often each host value is still read.
         grown: for outputs that grow in place, the input whose buffer they are in.
         wanted: values of GPU buffers that are needed on the host.
-        encoder, compute: the command encoder and compute pass being recorded, if any.
+        encoder: the command encoder being recorded, if any.
         on_device: outputs that stay on the device.
         arrived: inputs that lie on the device, as values.
         recorded_ns: predicted time of the dispatches recorded since the last submit.
@@ -54,7 +54,6 @@ class ExecutionContext:
     on_device: frozenset[str] = frozenset()
     arrived: dict[str, DeviceValue] = field(default_factory=dict)
     encoder: Any = None
-    compute: Any = None
     recorded_ns: int = 0
     chosen: dict[int, Chosen] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)

@@ -7,26 +7,23 @@ Errors inside `queue.submit` abort the process, so whoever submits checks everyt
 from __future__ import annotations
 
 import logging
-import os
-import tempfile
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import wgpu
 
 from engine.bind import MAX_REPEATS
 from engine.errors import DeviceError, ShaderError
 from engine.ir import Array
+from engine.runtime import native
 from engine.runtime.targets import WGPU_FEATURES, resolve
 from engine.shader import Kernel
 from engine.target import Target
-
-os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
-
-import wgpu
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +35,8 @@ _TIMESTAMPS = "timestamp-query"
 REPEAT_NBYTES = 256
 """The alignment of uniform buffers that every device takes."""
 READBACK = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+MAX_PIPELINES = 1024
+"""Of how many kernels a device keeps the pipelines, beyond those that plans in use hold."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,7 @@ class AdapterInfo:
 
 
 def _usable() -> list[Any]:
+    native.warm_parser()
     try:
         found = wgpu.gpu.enumerate_adapters_sync()
     except (RuntimeError, OSError) as error:
@@ -132,10 +132,12 @@ class Device:
         target: the limits and features that it was requested with.
         wgpu: the GPUDevice.
         timestamps: whether it can say when dispatches began and ended.
+        calls: how the steps that every call repeats are made.
     """
 
     def __init__(self, info: AdapterInfo, target: Target) -> None:
         self.info = info
+        self.calls = native.calls()
         self.target = target
         self.lost = False
         self.lock = threading.RLock()
@@ -152,7 +154,7 @@ class Device:
         except (RuntimeError, ValueError) as error:
             raise DeviceError(f"{info.title} gives no device: {error}") from error
         self.queue = self.wgpu.queue
-        self._pipelines: dict[str, Pipeline] = {}
+        self._pipelines: OrderedDict[str, Pipeline] = OrderedDict()
         self._layouts: dict[tuple[tuple[bool, ...], bool, bool], Any] = {}
         self._repeats: Any = None
 
@@ -203,6 +205,20 @@ class Device:
             with self.guarded(f"writing {view.nbytes} bytes"):
                 self.queue.write_buffer(buffer, offset, view)
 
+    @contextmanager
+    def mapped(
+        self, buffer: Any, nbytes: int, what: str, *, write: bool = False
+    ) -> Iterator[Array]:
+        """The first bytes of a mappable buffer in memory, as uint8, within the block only.
+
+        It waits until nothing submitted uses the buffer. With `write` all of them must be written.
+
+        Raises: DeviceError that names `what` if the device was lost, or refuses.
+        """
+        self.require()
+        with self.guarded(what), self.calls.mapped(self.wgpu, buffer, nbytes, write) as words:
+            yield words
+
     def submit(self, encoder: Any) -> None:
         """Submits what was recorded. Raises: DeviceError if the device was lost meanwhile.
 
@@ -213,7 +229,7 @@ class Device:
             self.queue.submit([encoder.finish()])
 
     def pipeline(self, kernel: Kernel) -> Pipeline:
-        """The pipeline of a kernel, compiled once per device.
+        """The pipeline of a kernel, compiled once per device while it is among the last used.
 
         Raises: ShaderError with the numbered text if the driver refuses it.
         """
@@ -221,6 +237,9 @@ class Device:
         found = self._pipelines.get(kernel.key)
         if found is None:
             found = self._pipelines[kernel.key] = self._compile(kernel)
+            if len(self._pipelines) > MAX_PIPELINES:
+                self._pipelines.popitem(last=False)
+        self._pipelines.move_to_end(kernel.key)
         return found
 
     def _compile(self, kernel: Kernel) -> Pipeline:

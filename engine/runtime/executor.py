@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,13 @@ RunBody = Callable[[Graph, Mapping[str, Any], Callable[[str], Any], Mapping[str,
 """Runs a body: graph, its inputs, how to get a capture, the sizes bound around it."""
 
 
+@dataclass(frozen=True)
+class _Batch:
+    """All dispatches up to the next step of another kind: one of `Recorder.batches`."""
+
+    number: int
+
+
 class Executor:
     """Runs a plan.
 
@@ -54,11 +61,8 @@ class Executor:
         self.run_body = run_body
         self.binder = Binder(plan)
         self.recorder = Recorder(plan, self.binder, device, constants, self._note)
-        self._turns = _turns(plan)
         self._uses = _host_uses(plan)
-        self._steps = tuple(
-            HostNode(plan, s.node) if isinstance(s, tasks.RunCpu) else s for s in plan.steps
-        )
+        self._steps = _run_steps(plan)
         self._host_reads = frozenset(
             plan.root(n) for s in plan.steps if isinstance(s, tasks.RunCpu) for n in s.node.reads
         )
@@ -100,16 +104,12 @@ class Executor:
         }
         context.on_device = frozenset(on_device)
         self._bind(context, 0)
-        dispatch = 0
         with np.errstate(all="ignore"):
             for step in self._steps:
                 if isinstance(step, HostNode):
                     self._run_host(context, step)
-                elif isinstance(step, Dispatch):
-                    turns = self._turns.get(dispatch, ())
-                    if turns:
-                        self.recorder.encode(context, turns)
-                    dispatch += 1
+                elif isinstance(step, _Batch):
+                    self.recorder.encode(context, step.number)
                 else:
                     self._step(context, step)
         results = {n: self._result(context, n, n in on_device) for n in outputs}
@@ -344,22 +344,19 @@ def _describe(value: Any) -> str:
     return f"{array.dtype}{list(array.shape)}"
 
 
-def _turns(plan: Plan) -> dict[int, tuple[int, ...]]:
-    """For each dispatch that is recorded first of several that take turns, all of them."""
-    found: dict[int, tuple[int, ...]] = {}
-    before: tuple[str, ...] | None = None
-    first = index = 0
+def _run_steps(plan: Plan) -> tuple[Any, ...]:
+    """The steps as they run: host nodes prepared, dispatches next to each other as one batch."""
+    steps: list[Any] = []
+    batches = 0
     for step in plan.steps:
-        nodes = None
-        if isinstance(step, Dispatch):
-            if any(plan.kernels[v.kernel].repeats for v in step.variants):
-                nodes = step.nodes
-            if nodes is None or nodes != before:
-                first = index
-            found[first] = (*found.get(first, ()), index)
-            index += 1
-        before = nodes
-    return found
+        if isinstance(step, tasks.RunCpu):
+            steps.append(HostNode(plan, step.node))
+        elif not isinstance(step, Dispatch):
+            steps.append(step)
+        elif not steps or not isinstance(steps[-1], _Batch):
+            steps.append(_Batch(batches))
+            batches += 1
+    return tuple(steps)
 
 
 def _host_uses(plan: Plan) -> dict[str, int]:

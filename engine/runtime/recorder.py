@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,10 +18,13 @@ from engine.plan import Plan
 from engine.runtime.constants import ConstantStore
 from engine.runtime.context import ExecutionContext
 from engine.runtime.device import READBACK, REPEAT_NBYTES, STORAGE, UNIFORM, Device, Pipeline
+from engine.runtime.programs import Batch, Program, Timed, batches, chunked, in_turn
 from engine.runtime.recording import Event, Recording
 
 MAX_SUBMIT_NS = 200_000_000
 """Most predicted time of a submit: watchdogs of phones and of Windows end what takes seconds."""
+MAX_PROGRAMS = 64
+"""For how many bindings and batches a plan keeps the commands."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +51,9 @@ class Recorder:
         device: where; None for a plan without GPU steps.
         constants: the session's weights on the device.
         note: is told the keys of nodes that were dispatched, and "gpu".
+
+    Attributes:
+        batches: the runs of dispatches between other steps.
     """
 
     def __init__(
@@ -66,7 +73,9 @@ class Recorder:
         self._slots: list[Any] = [None] * len(plan.memory.slots)
         self._fixed: dict[str, Any] = {}
         self._staging: dict[str, Any] = {}
+        self.batches: tuple[Batch, ...] = batches(plan)
         self._groups: dict[tuple[int, int], _Group] = {}
+        self._programs: OrderedDict[tuple[int, ...], Program] = OrderedDict()
         self._generation = 0
         self._params: Any = None
         self._written: dict[int, bytes] = {}
@@ -149,51 +158,72 @@ class Recorder:
         """Uploads the buffer words of a value."""
         self.required().write(self.buffer(context, name), words)
 
-    def encode(self, context: ExecutionContext, turns: Sequence[int]) -> None:
-        """Records dispatches, in turn for each repetition."""
-        chosen = [context.chosen[index] for index in turns]
-        for repetition in range(max(c[2] for c in chosen)):
-            for index, (_, grid, repeats, predicted_ns) in zip(turns, chosen, strict=True):
-                if grid is None or repetition >= repeats:
-                    continue
-                if context.recorded_ns and context.recorded_ns + predicted_ns > MAX_SUBMIT_NS:
-                    self.submit(context)
-                context.recorded_ns += predicted_ns
-                self._record(context, index, grid, repetition)
-
-    def _record(
-        self,
-        context: ExecutionContext,
-        index: int,
-        grid: tuple[int, int, int],
-        repetition: int,
-    ) -> None:
+    def encode(self, context: ExecutionContext, number: int) -> None:
+        """Records a batch, in as many submits as the time predicted for it needs."""
         start = time.perf_counter()
-        found = self._group(context, index, context.chosen[index][0])
+        program = self._program(context, number)
         if context.recording is not None:
-            self._time(context, context.recording, index, found, grid, repetition)
+            for timed in program.commands:
+                self._make_room(context, timed.predicted_ns)
+                self._time(context, context.recording, timed)
         else:
-            if context.compute is None:
+            record = self.required().calls.record
+            for commands, predicted_ns in program.chunks:
+                self._make_room(context, predicted_ns)
                 self._open(context)
-                context.compute = context.encoder.begin_compute_pass()
-            _dispatch(context.compute, found, grid, repetition)
-        context.times.dispatches += 1
-        self._note(self._dispatches[index].nodes, "gpu")
+                record(context.encoder, commands)
+        context.times.dispatches += len(program.commands)
+        self._note(program.nodes, "gpu")
         context.times.add("encode", time.perf_counter() - start)
 
-    def _time(
-        self,
-        context: ExecutionContext,
-        recording: Recording,
-        index: int,
-        found: _Group,
-        grid: tuple[int, int, int],
-        repetition: int,
-    ) -> None:
+    def _make_room(self, context: ExecutionContext, predicted_ns: int) -> None:
+        """Submits what was recorded if with `predicted_ns` more it would run too long."""
+        full = context.recorded_ns and context.recorded_ns + predicted_ns > MAX_SUBMIT_NS
+        if full and context.encoder is not None:
+            self._submit(context)
+        context.recorded_ns += predicted_ns
+
+    def _program(self, context: ExecutionContext, number: int) -> Program:
+        """The commands of a batch: those of the last call with these sizes, if buffers are too."""
+        key = (number, *map(id, context.bound))
+        found = self._programs.get(key)
+        external = context.external
+        if found is None or found.generation != self._generation or found.external != external:
+            found = self._programs[key] = self._programmed(context, number)
+            self._programs.move_to_end(key)
+            if len(self._programs) > MAX_PROGRAMS:
+                self._programs.popitem(last=False)
+        return found
+
+    def _programmed(self, context: ExecutionContext, number: int) -> Program:
+        commands = tuple(
+            self._command(context, index, repetition)
+            for index, repetition in in_turn(context.chosen, self.batches[number])
+        )
+        return Program(
+            self._generation,
+            dict(context.external),
+            tuple(context.bound),
+            commands,
+            chunked(commands, MAX_SUBMIT_NS),
+            tuple(dict.fromkeys(n for c in commands for n in self._dispatches[c.index].nodes)),
+        )
+
+    def _command(self, context: ExecutionContext, index: int, repetition: int) -> Timed:
+        choice, grid, _, predicted_ns = context.chosen[index]
+        if grid is None:
+            raise PlanError(f"dispatch {index} has nothing to do")
+        found = self._group(context, index, choice)
+        offset = repetition * REPEAT_NBYTES if found.pipeline.kernel.repeats else None
+        calls = self.required().calls
+        command = calls.command(found.pipeline.pipeline, found.group, grid, offset)
+        return Timed(index, repetition, predicted_ns, command)
+
+    def _time(self, context: ExecutionContext, recording: Recording, timed: Timed) -> None:
         """Records a dispatch in a pass of its own, which is timed."""
         start_ns = time.perf_counter_ns()
-        dispatch, device = self._dispatches[index], self.required()
-        choice, _, repeats, _ = context.chosen[index]
+        dispatch, device = self._dispatches[timed.index], self.required()
+        choice, grid, repeats, _ = context.chosen[timed.index]
         event = Event(
             "kernel",
             dispatch.label,
@@ -202,21 +232,18 @@ class Recorder:
             self.plan,
             recording.path,
             dispatch.nodes,
-            index,
+            timed.index,
             choice,
-            grid,
+            grid or (0, 0, 0),
             repeats,
             context.binding,
         )
         queries = recording.queries(device)
         if queries is None:
             self.submit(context)
-        self._close_pass(context)
         self._open(context)
         number, writes = (0, {}) if queries is None else queries.begin()
-        compute = context.encoder.begin_compute_pass(**writes)
-        _dispatch(compute, found, grid, repetition)
-        compute.end()
+        device.calls.record(context.encoder, [timed.command], **writes)
         if queries is not None:
             context.timed.append((event, number))
             recording.add("encode", "encode", start_ns, self.plan)
@@ -250,18 +277,12 @@ class Recorder:
             device.require()
             context.encoder = device.wgpu.create_command_encoder()
 
-    def _close_pass(self, context: ExecutionContext) -> None:
-        if context.compute is not None:
-            context.compute.end()
-            context.compute = None
-
     def download(self, context: ExecutionContext, name: str) -> None:
         """Records the copy of a value into its staging buffer."""
         shape = context.shapes[name]
         if 0 in shape:
             context.host[name] = np.empty(shape, self.plan.tensor(name).dtype.numpy)
             return
-        self._close_pass(context)
         self._open(context)
         nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
         staging = self._staging.get(name)
@@ -273,62 +294,48 @@ class Recorder:
 
     def submit(self, context: ExecutionContext) -> None:
         """Submits what was recorded, if anything was."""
-        self._close_pass(context)
         if context.encoder is None:
             return
         with context.times.phase("encode"):
-            encoder, context.encoder = context.encoder, None
-            context.recorded_ns = 0
-            context.times.submits += 1
-            recording = context.recording
-            if recording is None:
-                self.required().submit(encoder)
-                return
-            if context.timed:
-                queries = recording.queries(self.required())
-                if queries is not None:
-                    queries.resolve(encoder, [number for _, number in context.timed])
-            start_ns = time.perf_counter_ns()
+            self._submit(context)
+
+    def _submit(self, context: ExecutionContext) -> None:
+        encoder, context.encoder = context.encoder, None
+        context.recorded_ns = 0
+        context.times.submits += 1
+        recording = context.recording
+        if recording is None:
             self.required().submit(encoder)
-            recording.add("submit", "submit", start_ns, self.plan)
-            recording.add_kernels(context.timed, start_ns)
-            context.timed = []
+            return
+        if context.timed:
+            queries = recording.queries(self.required())
+            if queries is not None:
+                queries.resolve(encoder, [number for _, number in context.timed])
+        start_ns = time.perf_counter_ns()
+        self.required().submit(encoder)
+        recording.add("submit", "submit", start_ns, self.plan)
+        recording.add_kernels(context.timed, start_ns)
+        context.timed = []
 
     def collect(self, context: ExecutionContext, values: tuple[str, ...]) -> None:
         """Waits for downloads, and puts them among the host's values."""
+        device = self.required()
         for name in values:
             if name not in context.submitted:
                 continue
-            staging = self._staging[name]
-            start_ns = time.perf_counter_ns()
-            with context.times.phase("wait"), self.required().guarded(f"reading {name!r}"):
-                staging.map_sync("READ")
-            arrived_ns = time.perf_counter_ns()
-            if context.recording is not None:
-                context.recording.add("wait", name, start_ns, self.plan)
-            try:
-                with context.times.phase("download"):
-                    context.host[name] = self._read(context, name, staging)
-            finally:
-                staging.unmap()
-            if context.recording is not None:
-                nbytes = context.host[name].nbytes
-                context.recording.add("download", name, arrived_ns, self.plan, nbytes=nbytes)
             context.submitted.remove(name)
-
-    def _read(self, context: ExecutionContext, name: str, staging: Any) -> Array:
-        shape = context.shapes[name]
-        nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
-        words = staging.read_mapped(0, nbytes, copy=False)
-        context.times.downloaded_nbytes += nbytes
-        return self._storage(name).from_device(words, self.plan.tensor(name).dtype, shape)
-
-
-def _dispatch(compute: Any, found: _Group, grid: tuple[int, int, int], repetition: int) -> None:
-    """Records one dispatch in a compute pass."""
-    compute.set_pipeline(found.pipeline.pipeline)
-    if found.pipeline.kernel.repeats:
-        compute.set_bind_group(0, found.group, [repetition * REPEAT_NBYTES])
-    else:
-        compute.set_bind_group(0, found.group)
-    compute.dispatch_workgroups(*grid)
+            shape = context.shapes[name]
+            nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
+            start_ns = time.perf_counter_ns()
+            with device.mapped(self._staging[name], nbytes, f"reading {name!r}") as words:
+                arrived_ns = time.perf_counter_ns()
+                dtype = self.plan.tensor(name).dtype
+                array = self._storage(name).from_device(words.data, dtype, shape)
+            context.host[name] = array
+            context.times.downloaded_nbytes += nbytes
+            context.times.add("wait", (arrived_ns - start_ns) / 1e9)
+            context.times.add("download", (time.perf_counter_ns() - arrived_ns) / 1e9)
+            if context.recording is not None:
+                recording = context.recording
+                recording.add("wait", name, start_ns, self.plan, end_ns=arrived_ns)
+                recording.add("download", name, arrived_ns, self.plan, nbytes=array.nbytes)

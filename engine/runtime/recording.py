@@ -118,9 +118,18 @@ class Recording:
         self.clock_used = "host"
         return self._host
 
-    def add(self, kind: Kind, name: str, start_ns: int, plan: Plan, **more: Any) -> None:
-        """Adds an event that began at `start_ns` and ends now; encoding is one with the last."""
-        end_ns = time.perf_counter_ns()
+    def add(
+        self,
+        kind: Kind,
+        name: str,
+        start_ns: int,
+        plan: Plan,
+        *,
+        end_ns: int | None = None,
+        **more: Any,
+    ) -> None:
+        """Adds an event that ends now if not told otherwise; encoding is one with the last."""
+        end_ns = time.perf_counter_ns() if end_ns is None else end_ns
         last = self.events[-1] if self.events else None
         if kind == "encode" and last is not None and last.kind == kind and last.plan is plan:
             self.events[-1] = replace(last, end_ns=end_ns)

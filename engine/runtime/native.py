@@ -1,0 +1,306 @@
+"""Native: functions of wgpu's C library that are called directly, where its Python API is slow.
+
+`Calls` has the few steps that every call of a session repeats: recording dispatches, and mapping
+buffers. `NativeCalls` makes them through the `lib` and `ffi` that wgpu exports, `PythonCalls`
+through its Python classes; `calls()` picks the first unless this wgpu declares the functions in
+another way, or the environment variable ENGINE_WGPU_CALLS says "python". Nothing else depends on
+which one is used.
+
+Errors in recorded commands are reported when the encoder is finished, whoever recorded them.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import numpy as np
+from cffi import CDefError, FFIError
+
+from engine.ir import Array
+
+os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+
+import wgpu
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "ENGINE_WGPU_CALLS"
+"""Environment variable: "python" takes wgpu's Python API for everything."""
+
+MAX_IDLE_POLLS = 5000
+"""How often a device that has nothing to do is asked for an answer, a millisecond apart."""
+
+Command = tuple[Any, ...]
+"""One dispatch, as the `Calls` that made it takes it."""
+
+_SIGNATURES = {
+    "wgpuCommandEncoderBeginComputePass": (
+        "struct WGPUComputePassEncoderImpl *(*)"
+        "(struct WGPUCommandEncoderImpl *, WGPUComputePassDescriptor *)"
+    ),
+    "wgpuComputePassEncoderSetPipeline": (
+        "void(*)(struct WGPUComputePassEncoderImpl *, struct WGPUComputePipelineImpl *)"
+    ),
+    "wgpuComputePassEncoderSetBindGroup": (
+        "void(*)(struct WGPUComputePassEncoderImpl *, uint32_t, struct WGPUBindGroupImpl *, "
+        "size_t, uint32_t *)"
+    ),
+    "wgpuComputePassEncoderDispatchWorkgroups": (
+        "void(*)(struct WGPUComputePassEncoderImpl *, uint32_t, uint32_t, uint32_t)"
+    ),
+    "wgpuComputePassEncoderEnd": "void(*)(struct WGPUComputePassEncoderImpl *)",
+    "wgpuComputePassEncoderRelease": "void(*)(struct WGPUComputePassEncoderImpl *)",
+    "wgpuBufferMapAsync": (
+        "WGPUFuture(*)(struct WGPUBufferImpl *, uint64_t, size_t, size_t, "
+        "WGPUBufferMapCallbackInfo)"
+    ),
+    "wgpuBufferGetMappedRange": "void *(*)(struct WGPUBufferImpl *, size_t, size_t)",
+    "wgpuBufferGetConstMappedRange": "void *(*)(struct WGPUBufferImpl *, size_t, size_t)",
+    "wgpuBufferUnmap": "void(*)(struct WGPUBufferImpl *)",
+    "wgpuDevicePoll": "uint32_t(*)(struct WGPUDeviceImpl *, uint32_t, uint64_t *)",
+}
+"""What `NativeCalls` calls, as the C header declares it."""
+
+_ANSWER = "void(WGPUMapAsyncStatus, WGPUStringView, void *, void *)"
+"""The callback of a mapping: status, message, and what was given with the request."""
+
+_TYPES = (
+    *("WGPUInstanceDescriptor *", "WGPUAdapter[]", "WGPUAdapterInfo *", "WGPUChainedStruct *"),
+    *("WGPUNativeLimits *", "WGPULimits *", "char []", "WGPUQueueDescriptor *"),
+    *("WGPUDeviceExtras *", "WGPUChainedStruct * ", "WGPUDeviceLostCallbackInfo *"),
+    *("WGPUUncapturedErrorCallbackInfo *", "WGPUFeatureName[]", "WGPUDeviceDescriptor *"),
+    *("WGPURequestDeviceCallbackInfo *", "WGPUShaderSourceWGSL *", "WGPUShaderModuleDescriptor *"),
+    *("WGPUComputeState *", "WGPUComputePipelineDescriptor *", "WGPUBufferDescriptor *"),
+    *("WGPUBindGroupEntry *", "WGPUBindGroupEntry[]", "WGPUBindGroupDescriptor *"),
+    *("WGPUCommandEncoderDescriptor *", "WGPUComputePassDescriptor *", "uint32_t []"),
+    *("WGPUCommandBufferDescriptor *", "WGPUCommandBuffer[]", "WGPUBufferMapCallbackInfo *"),
+    *("intptr_t", "uintptr_t", "uint8_t []", "uint8_t *", "WGPUBufferBindingLayout *"),
+    *("WGPUBindGroupLayoutEntry *", "WGPUBindGroupLayoutEntry[]", "WGPUBindGroupLayout[]"),
+    *("WGPUBindGroupLayoutDescriptor *", "WGPUPipelineLayoutDescriptor *"),
+    *("WGPUConstantEntry *", "WGPUConstantEntry[]"),
+    "void(WGPUDevice const *, WGPUDeviceLostReason, WGPUStringView, void *, void *)",
+    "void(WGPUDevice const *, WGPUErrorType, WGPUStringView, void *, void *)",
+    "void(WGPURequestDeviceStatus, WGPUDevice, WGPUStringView, void *, void *)",
+    _ANSWER,
+)
+"""The texts of C types that wgpu's Python API looks up to make a device and compute with it."""
+
+
+def parse_types(ffi: Any, texts: Sequence[str] = _TYPES) -> int:
+    """Parses C types together, and tells cffi that it knows them; returns how many were new.
+
+    cffi parses the text of a type when it first meets it, and all typedefs of wgpu's header with
+    it: 15 milliseconds for each of 45 types. As parameters of one function they are parsed once.
+    Where cffi keeps what it parsed elsewhere, or a type is not known, nothing happens: each is
+    then parsed when it is met.
+    """
+    known = getattr(ffi, "_parsed_types", None)
+    if not isinstance(known, dict):
+        log.info("this cffi keeps parsed types elsewhere; each is parsed when it is met")
+        return 0
+    new = [t for t in texts if t not in known]
+    parameters = ", ".join(map(_parameter, new))
+    try:
+        found = ffi.typeof(f"void(*)({parameters})").args if new else ()
+    except (CDefError, FFIError) as error:
+        log.info("wgpu's types are parsed one by one: %s", error)
+        return 0
+    for text, type_ in zip(new, found, strict=True):
+        entry = (type_.item if text.endswith("[]") else type_, text.startswith("void("))
+        known.setdefault(text, entry)
+    return len(new)
+
+
+def _parameter(text: str) -> str:
+    """A parameter whose type is that of `text`, or a pointer to it where C would change it."""
+    if text.endswith("[]"):
+        return f"{text[:-2]} (*)[]"
+    if text.startswith("void("):
+        return f"void (*){text[4:]}"
+    return text
+
+
+class Calls(Protocol):
+    """The steps that every call repeats."""
+
+    def command(
+        self, pipeline: Any, group: Any, grid: tuple[int, int, int], offset: int | None
+    ) -> Command:
+        """A dispatch of workgroups; `offset` is the dynamic one of its uniform, if it has one.
+
+        Whoever keeps it keeps the pipeline and the bind group alive as well.
+        """
+
+    def record(self, encoder: Any, commands: Sequence[Command], **options: Any) -> None:
+        """Records dispatches in a pass of their own, made with the options."""
+
+    def mapped(self, device: Any, buffer: Any, nbytes: int, write: bool = False) -> Any:
+        """A context manager: the first bytes of a mappable buffer, as uint8, once it is not used.
+
+        Raises: RuntimeError or wgpu's own errors if the buffer cannot be mapped.
+        """
+
+
+class PythonCalls:
+    """`Calls` through wgpu's Python API."""
+
+    def command(
+        self, pipeline: Any, group: Any, grid: tuple[int, int, int], offset: int | None
+    ) -> Command:
+        return pipeline, group, grid, () if offset is None else (offset,)
+
+    def record(self, encoder: Any, commands: Sequence[Command], **options: Any) -> None:
+        compute = encoder.begin_compute_pass(**options)
+        before = None
+        for pipeline, group, grid, offsets in commands:
+            if pipeline is not before:
+                compute.set_pipeline(pipeline)
+                before = pipeline
+            compute.set_bind_group(0, group, offsets)
+            compute.dispatch_workgroups(*grid)
+        compute.end()
+
+    @contextmanager
+    def mapped(self, device: Any, buffer: Any, nbytes: int, write: bool = False) -> Iterator[Array]:
+        buffer.map_sync("WRITE" if write else "READ", 0, nbytes)
+        try:
+            if write:
+                array = np.empty(nbytes, np.uint8)
+                yield array
+                buffer.write_mapped(array)
+            else:
+                yield np.frombuffer(buffer.read_mapped(0, nbytes, copy=False), np.uint8)
+        finally:
+            buffer.unmap()
+
+
+class NativeCalls:
+    """`Calls` through wgpu's C library.
+
+    Args:
+        ffi, lib: what `wgpu.backends.wgpu_native` exports.
+    """
+
+    def __init__(self, ffi: Any, lib: Any) -> None:
+        self._ffi = ffi
+        self._null = ffi.NULL
+        self._begin = lib.wgpuCommandEncoderBeginComputePass
+        self._set_pipeline = lib.wgpuComputePassEncoderSetPipeline
+        self._set_group = lib.wgpuComputePassEncoderSetBindGroup
+        self._dispatch = lib.wgpuComputePassEncoderDispatchWorkgroups
+        self._end = lib.wgpuComputePassEncoderEnd
+        self._release = lib.wgpuComputePassEncoderRelease
+        self._map = lib.wgpuBufferMapAsync
+        self._poll = lib.wgpuDevicePoll
+        self._range = lib.wgpuBufferGetConstMappedRange
+        self._writable = lib.wgpuBufferGetMappedRange
+        self._unmap = lib.wgpuBufferUnmap
+        self._modes = (int(lib.WGPUMapMode_Read), int(lib.WGPUMapMode_Write))
+        self._success = lib.WGPUMapAsyncStatus_Success
+        self._mode = lib.WGPUCallbackMode_AllowProcessEvents
+        self._terminated = int(lib.WGPU_STRLEN)
+        self._map_info = ffi.typeof("WGPUBufferMapCallbackInfo *")
+        self._answer = ffi.callback(_ANSWER, self._answered)
+        self._offsets: Callable[[int], Any] = functools.cache(
+            lambda offset: ffi.new("uint32_t []", [offset])
+        )
+
+    def _answered(self, status: int, message: Any, handle: Any, _: Any) -> None:
+        """Notes how mapping a buffer ended, in the list that the handle stands for."""
+        ffi = self._ffi
+        text = b""
+        if message.data and message.length == self._terminated:
+            text = ffi.string(message.data)
+        elif message.data:
+            text = ffi.unpack(message.data, message.length)
+        ffi.from_handle(handle).append((status, text.decode(errors="replace")))
+
+    def command(
+        self, pipeline: Any, group: Any, grid: tuple[int, int, int], offset: int | None
+    ) -> Command:
+        dynamic = (0, self._null) if offset is None else (1, self._offsets(offset))
+        return pipeline._internal, group._internal, *dynamic, *grid, pipeline, group
+
+    def record(self, encoder: Any, commands: Sequence[Command], **options: Any) -> None:
+        if options:
+            described = encoder.begin_compute_pass(**options)
+            self._record(described._internal, commands)
+            described.end()
+            return
+        compute = self._begin(encoder._internal, self._null)
+        self._record(compute, commands)
+        self._end(compute)
+        self._release(compute)
+
+    def _record(self, compute: Any, commands: Sequence[Command]) -> None:
+        set_pipeline, set_group, dispatch = self._set_pipeline, self._set_group, self._dispatch
+        before = None
+        for pipeline, group, count, offsets, x, y, z, _, _ in commands:
+            if pipeline is not before:
+                set_pipeline(compute, pipeline)
+                before = pipeline
+            set_group(compute, 0, group, count, offsets)
+            dispatch(compute, x, y, z)
+
+    @contextmanager
+    def mapped(self, device: Any, buffer: Any, nbytes: int, write: bool = False) -> Iterator[Array]:
+        ffi = self._ffi
+        answers: list[tuple[int, str]] = []
+        handle = ffi.new_handle(answers)
+        info = ffi.new(
+            self._map_info, {"mode": self._mode, "callback": self._answer, "userdata1": handle}
+        )
+        self._map(buffer._internal, self._modes[write], 0, nbytes, info[0])
+        idle = 0
+        while not answers:
+            # another thread that polls may be about to deliver the answer
+            if self._poll(device._internal, 1, self._null) and not answers:
+                time.sleep(0.001)
+                idle += 1
+            if idle > MAX_IDLE_POLLS:
+                raise RuntimeError("the device does not answer: a buffer is never mapped")
+        status, text = answers[0]
+        if status != self._success:
+            raise RuntimeError(f"a buffer cannot be mapped: {text}")
+        try:
+            memory = (self._writable if write else self._range)(buffer._internal, 0, nbytes)
+            if memory == self._null:
+                raise RuntimeError(f"{nbytes} bytes of a mapped buffer cannot be reached")
+            yield np.frombuffer(ffi.buffer(memory, nbytes), np.uint8)
+        finally:
+            self._unmap(buffer._internal)
+
+
+@functools.cache
+def calls() -> Calls:
+    """The fastest `Calls` that this wgpu allows."""
+    if os.environ.get(VARIABLE, "").lower() == "python":
+        return PythonCalls()
+    try:
+        from wgpu.backends.wgpu_native import ffi, lib
+
+        for name, signature in _SIGNATURES.items():
+            found = ffi.typeof(getattr(lib, name)).cname
+            if found != signature:
+                log.info("this wgpu declares %s as %s; its Python API is used", name, found)
+                return PythonCalls()
+        return NativeCalls(ffi, lib)
+    except (ImportError, AttributeError, KeyError, TypeError) as error:
+        log.info("wgpu %s hides its C library (%s); its API is used", wgpu.__version__, error)
+        return PythonCalls()
+
+
+def warm_parser() -> None:
+    """Parses the C types that wgpu will need; see `parse_types`."""
+    try:
+        from wgpu.backends.wgpu_native import ffi
+    except ImportError:
+        return
+    parse_types(ffi)
