@@ -25,6 +25,8 @@ from engine.passes.fuse_layernorm import fuse_layernorm
 from engine.passes.infer import infer
 from engine.passes.lower_contrib import lower_contrib
 from engine.passes.lower_einsum import lower_einsum
+from engine.passes.lower_ml import lower_ml
+from engine.passes.lower_training import lower_training
 from engine.passes.merge_views import merge_views
 from engine.passes.sink_pad import sink_pad
 from engine.passes.split_cache import split_cache
@@ -70,6 +72,16 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "lower_contrib",
         lower_contrib,
         "standard operators have kernels and are known to the passes below",
+    ),
+    PipelineStep(
+        "lower_ml",
+        lower_ml,
+        "as those of com.microsoft: their parts have kernels and fuse",
+    ),
+    PipelineStep(
+        "lower_training",
+        lower_training,
+        "an optimiser is a chain of elementwise operators, which fuse",
     ),
     PipelineStep(
         "lower_einsum",
