@@ -7,6 +7,7 @@ from typing import Any
 
 from engine.bind import Bound, Chosen
 from engine.errors import EngineError
+from engine.runtime.probe import Probe
 from engine.runtime.recording import Event, Recording
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue
@@ -40,6 +41,7 @@ class ExecutionContext:
         chosen, shapes: what the epochs bound so far say, together.
         submitted: downloads that were encoded and not yet collected.
         recording: where events go, if the call is recorded.
+        probe: is told of every group of nodes, if the call is observed.
         timed: dispatches recorded since the last submit, with the numbers of their queries.
     """
 
@@ -59,4 +61,5 @@ class ExecutionContext:
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     submitted: list[str] = field(default_factory=list)
     recording: Recording | None = None
+    probe: Probe | None = None
     timed: list[tuple[Event, int]] = field(default_factory=list)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +23,7 @@ from engine.runtime.control import run_control_flow
 from engine.runtime.device import Device
 from engine.runtime.host import HostNode
 from engine.runtime.indices import index_reads
+from engine.runtime.probe import Observed, Probe
 from engine.runtime.recorder import Recorder
 from engine.runtime.recording import Kind, Recording
 from engine.runtime.timing import CallTimes
@@ -88,6 +89,7 @@ class Executor:
         outputs: Collection[str],
         on_device: Collection[str] = (),
         recording: Recording | None = None,
+        probe: Probe | None = None,
     ) -> tuple[dict[str, Any], CallTimes]:
         """Values of `outputs` by name; those in `on_device` as DeviceValue.
 
@@ -96,7 +98,7 @@ class Executor:
         start = time.perf_counter()
         host = {n: v for n, v in feeds.items() if not isinstance(v, DeviceValue)}
         context = ExecutionContext(host, {}, dict(binding), CallTimes(), uses=dict(self._uses))
-        context.recording = recording
+        context.recording, context.probe = recording, probe
         self._place_device_inputs(context, feeds)
         self._note(context.external, "gpu")
         context.wanted = self._host_reads | {
@@ -239,6 +241,7 @@ class Executor:
                 inputs.append(host[name])
             else:
                 inputs.append(self._host(context, name))
+        given = _given(step, inputs) if context.probe is not None else {}
         start = time.perf_counter_ns()
         if step.control_flow:
             outputs = self._compute(context, step, inputs)
@@ -253,6 +256,11 @@ class Executor:
             context.recording.add(kind, step.node.op_type, start, self.plan, **more)
         for index, name in step.outputs:
             host[name] = outputs[index]
+        if context.probe is not None:
+            read = {name: outputs[index] for index, name in step.outputs}.__getitem__
+            path, nodes = context.probe.path, (step.node,)
+            observed = Observed(self.plan, path, nodes, (), given, read, context.binding)
+            context.probe.visit(observed)
         if self.places is None:
             self.places = {}
         self.places.setdefault(step.node.key, "cpu")
@@ -267,7 +275,10 @@ class Executor:
         node = step.node
         try:
             if step.control_flow:
-                with context.recording.inside(node.key) if context.recording else nullcontext():
+                with ExitStack() as inside:
+                    for watching in (context.recording, context.probe):
+                        if watching is not None:
+                            inside.enter_context(watching.inside(node.key))
                     return run_control_flow(
                         node,
                         inputs,
@@ -311,6 +322,15 @@ class Executor:
             return DeviceValue(self.recorder.required(), buffer, storage, tensor.dtype, shape)
         array = np.asarray(self._host(context, name))
         return DeviceValue.from_numpy(self.recorder.required(), array, tensor.dtype)
+
+
+def _given(step: HostNode, inputs: list[Any]) -> dict[str, Any]:
+    """Copies of inputs that are not constant, for a probe: operators may reuse their memory."""
+    return {
+        name: value.copy() if isinstance(value, np.ndarray) else value
+        for (name, constant), value in zip(step.inputs, inputs, strict=True)
+        if name and constant is None
+    }
 
 
 def _owners(values: Iterable[Any]) -> frozenset[int]:

@@ -6,11 +6,14 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from engine.bind import Binder, Bound
+from engine.dims import evaluate
 from engine.errors import DeviceError, PlanError
 from engine.ir import Array
 from engine.layout import Storage
@@ -18,6 +21,7 @@ from engine.plan import Plan
 from engine.runtime.constants import ConstantStore
 from engine.runtime.context import ExecutionContext
 from engine.runtime.device import READBACK, REPEAT_NBYTES, STORAGE, UNIFORM, Device, Pipeline
+from engine.runtime.probe import Observed, Probe
 from engine.runtime.programs import Batch, Program, Timed, batches, chunked, in_turn
 from engine.runtime.recording import Event, Recording
 
@@ -162,7 +166,9 @@ class Recorder:
         """Records a batch, in as many submits as the time predicted for it needs."""
         start = time.perf_counter()
         program = self._program(context, number)
-        if context.recording is not None:
+        if context.probe is not None:
+            self._observe(context, context.probe, program)
+        elif context.recording is not None:
             for timed in program.commands:
                 self._make_room(context, timed.predicted_ns)
                 self._time(context, context.recording, timed)
@@ -175,6 +181,51 @@ class Recorder:
         context.times.dispatches += len(program.commands)
         self._note(program.nodes, "gpu")
         context.times.add("encode", time.perf_counter() - start)
+
+    def _observe(self, context: ExecutionContext, probe: Probe, program: Program) -> None:
+        """Runs a batch group by group, and shows the values of each before and after."""
+        groups = {tuple(n.key for n in g.nodes): g for g in self.plan.fusion.groups}
+        calls = self.required().calls
+        for nodes, members in groupby(program.commands, lambda c: self._dispatches[c.index].nodes):
+            commands, group = tuple(members), groups[nodes]
+            inputs = {}
+            if probe.inputs:
+                inputs = {n: self.peek(context, n) for n in group.inputs if self._lies(context, n)}
+            for timed in commands:
+                self._make_room(context, timed.predicted_ns)
+                self._open(context)
+                calls.record(context.encoder, [timed.command])
+            ran = dict.fromkeys((c.index, context.chosen[c.index].variant) for c in commands)
+            read = partial(self.peek, context)
+            probe.visit(
+                Observed(
+                    self.plan, probe.path, group.nodes, tuple(ran), inputs, read, context.binding
+                )
+            )
+
+    def _lies(self, context: ExecutionContext, name: str) -> bool:
+        """Whether a value is in a buffer, and no constant."""
+        root = self.plan.root(name)
+        return root in self.plan.memory.slot_of or root in context.external
+
+    def peek(self, context: ExecutionContext, name: str) -> Array:
+        """A value as it lies in its buffer after all that was recorded so far."""
+        dtype, root = self.plan.tensor(name).dtype, self.plan.root(name)
+        shape = tuple(evaluate(d, context.binding) for d in self.plan.shape(name))
+        if 0 in shape:
+            return np.empty(shape, dtype.numpy)
+        device, storage = self.required(), self._storage(root)
+        self._open(context)
+        nbytes = int(storage.nbytes(shape))  # type: ignore[arg-type]
+        staging = device.buffer(f"peek {name}", nbytes, READBACK)
+        context.encoder.copy_buffer_to_buffer(self.buffer(context, root), 0, staging, 0, nbytes)
+        self._submit(context)
+        with device.guarded(f"reading {name!r}"):
+            staging.map_sync("READ")
+            found = storage.from_device(staging.read_mapped(0, nbytes), dtype, shape)
+            staging.unmap()
+        staging.destroy()
+        return found
 
     def _make_room(self, context: ExecutionContext, predicted_ns: int) -> None:
         """Submits what was recorded if with `predicted_ns` more it would run too long."""

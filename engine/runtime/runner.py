@@ -31,6 +31,7 @@ from engine.runtime.device import Device
 from engine.runtime.executor import Executor
 from engine.runtime.feeds import bind_inputs, held, kind, specialised, typed, with_contents
 from engine.runtime.prepared import MAX_DECIDED, Prepared
+from engine.runtime.probe import Probe
 from engine.runtime.recording import Recording
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue
@@ -85,6 +86,7 @@ class Runner:
         self._passed: dict[tuple[Any, ...], PipelineResult] = {}
         self._bodies: dict[int, tuple[Graph, Runner]] = {}
         self._recording: Recording | None = None
+        self._probe: Probe | None = None
 
     def run(
         self,
@@ -93,16 +95,17 @@ class Runner:
         on_device: Collection[str] = (),
         around: Mapping[str, int] | None = None,
         recording: Recording | None = None,
+        probe: Probe | None = None,
     ) -> tuple[dict[str, Any], CallTimes]:
         """Values of the outputs by name, and where the time went.
 
-        `around` gives the sizes that the graphs around a body have bound; `recording` is told
-        what happens, in bodies too.
+        `around` gives the sizes that the graphs around a body have bound; `recording` and
+        `probe` are told what happens, in bodies too.
 
         Raises: InputError for inputs that contradict the graph; else as `Executor.run`.
         """
         outputs = self.graph.outputs if outputs is None else outputs
-        self._recording = recording
+        self._recording, self._probe = recording, probe
         options = replace(
             self.options, growing=self._growing(feeds, on_device), held_inputs=held(feeds)
         )
@@ -110,7 +113,7 @@ class Runner:
             prepared, binding = self._prepare(feeds, options, around or {})
             try:
                 _scan(prepared.plan, feeds)
-                return prepared.executor.run(feeds, binding, outputs, on_device, recording)
+                return prepared.executor.run(feeds, binding, outputs, on_device, recording, probe)
             except WideInputError as error:
                 wide = _to_blame(prepared.plan, error.name)
                 if wide <= options.wide_inputs:
@@ -306,7 +309,7 @@ class Runner:
             self._bodies[id(body)] = (body, made)
         runner = self._bodies[id(body)][1]
         values = {**feeds, **{name: capture(name) for name in runner.captured}}
-        results, _ = runner.run(values, around=around, recording=self._recording)
+        results, _ = runner.run(values, around=around, recording=self._recording, probe=self._probe)
         return [results[name] for name in body.outputs]
 
 

@@ -29,6 +29,7 @@ from engine.runtime import calibrate
 from engine.runtime.constants import ConstantStore
 from engine.runtime.control import is_driven
 from engine.runtime.device import Device, adapters, open_device
+from engine.runtime.probe import Probe
 from engine.runtime.recording import Recording, check_clock
 from engine.runtime.runner import Runner
 from engine.runtime.timing import CallTimes
@@ -117,6 +118,7 @@ class InferenceSession:
         self._closed = False
         self.times = CallTimes()
         self._recording: Recording | None = None
+        self._probe: Probe | None = None
         self._lock = threading.RLock()
         self._device = self._open_device()
         self._runner = self._make_runner()
@@ -172,7 +174,7 @@ class InferenceSession:
                 if self._recording is not None:
                     self._recording.start()
                 results, self.times = self._runner.run(
-                    feeds, names, kept, recording=self._recording
+                    feeds, names, kept, recording=self._recording, probe=self._probe
                 )
                 if self._recording is not None:
                     self._recording.finish()
@@ -207,6 +209,15 @@ class InferenceSession:
                 self._runner = self._make_runner()
             with self._device.lock if self._device is not None else self._lock:
                 yield
+
+    @contextmanager
+    def probed(self, probe: Probe) -> Iterator[None]:
+        """Tells `probe` of every group of nodes that calls in the block run, and shows values."""
+        before, self._probe = self._probe, probe
+        try:
+            yield
+        finally:
+            self._probe = before
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that a call must give, as the model declares them."""
