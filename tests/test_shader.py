@@ -171,3 +171,15 @@ def test_pool_takes_a_chain_that_tests_for_nan() -> None:
             (got,) = session.run(None, {"x": x, "p": np.full(1, 2, np.float32)})
         most = np.maximum(x[..., 1:], x[..., :-1]) if "kernel" in pool else x[..., -1:]
         np.testing.assert_allclose(got, most**2, rtol=1e-6)
+
+
+def test_atomics_are_for_plain_tensors_of_u32() -> None:
+    flags = {"CLAIM"}
+    text = {"MAP": "", "BODY": "place = u32(load_indices(item));"}
+    kernel = render(
+        "claim", "gather_scatter", {"indices": "i32", "winners": "u32"}, flags=flags, text=text
+    )
+    assert "winners: array<atomic<u32>>;" in kernel.wgsl
+    assert "fn max_winners(i: u32, v: u32) { atomicMax(&winners[i], v); }" in kernel.wgsl
+    with pytest.raises(ShaderError, match="winners is no plain tensor of u32"):
+        render("c", "gather_scatter", {"indices": "i32", "winners": "i32"}, flags=flags, text=text)

@@ -1,5 +1,4 @@
-"""Operators that pick elements by index: Gather, GatherElements, GatherND, ScatterElements,
-ScatterND, OneHot, Compress."""
+"""Operators that pick elements by index: Gather, GatherElements, GatherND, OneHot, Compress."""
 
 from __future__ import annotations
 
@@ -25,8 +24,7 @@ from engine.ops import (
     no,
     register,
 )
-from engine.ops.layout import copy_stage
-from engine.ops.shape import as_content, content, keep_type
+from engine.ops.shape import as_content, content
 
 
 def _infer_gather(view: InferView) -> list[ValueType]:
@@ -186,7 +184,7 @@ def _lower_gather_elements(view: Lowering) -> Sequence[Stage]:
     return [(call,)]
 
 
-def _tuple_lines(
+def tuple_lines(
     depth: int, at: str, target: str, shape: Sequence[Dim], strides: Sequence[Dim]
 ) -> tuple[str, dict[str, Dim]]:
     """WGSL that adds to `target` what the tuple of indices from element `at` on addresses."""
@@ -202,7 +200,8 @@ def _tuple_lines(
     return "\n".join(f"    {line}" for line in lines), words
 
 
-def _fields(words: Mapping[str, Dim]) -> tuple[tuple[str, str], ...]:
+def word_fields(words: Mapping[str, Dim]) -> tuple[tuple[str, str], ...]:
+    """Declarations of words of Params, all of them u32."""
     return tuple((name, "u32") for name in words)
 
 
@@ -210,7 +209,7 @@ def _lower_gather_nd(view: Lowering) -> Sequence[Stage]:
     shape, picked, depth = view.shape(0), view.shape(1), index_depth(view) or 0
     batch = int(view.attr("batch_dims", 0))
     strides = row_major(shape)[batch:]
-    body, words = _tuple_lines(depth, f"tuple * {depth}u", "source", shape[batch:], strides)
+    body, words = tuple_lines(depth, f"tuple * {depth}u", "source", shape[batch:], strides)
     size = product(view.out_shape())
     call = KernelCall(
         "gather_nd",
@@ -224,78 +223,17 @@ def _lower_gather_nd(view: Lowering) -> Sequence[Stage]:
         },
         linear(size),
         text={"T": view.dtype(0).wgsl, "BODY": body},
-        extra_params=_fields(words),
+        extra_params=word_fields(words),
     )
     return [(call,)]
 
 
-def _supports_nd(view: NodeView) -> Support:
+def supports_nd(view: NodeView) -> Support:
+    """Whether it is known how many axes the indices of GatherND and ScatterND address."""
     depth = index_depth(view)
     if depth is None:
         return no("how many axes an index addresses is not known when planning")
     return YES if depth else no("the indices address no axis")
-
-
-def _supports_scatter(view: NodeView) -> Support:
-    reduction = view.attr("reduction", "none")
-    if reduction != "none":
-        return no(f"the reduction {reduction!r} needs an order of updates that a GPU does not keep")
-    indices = view.const(1)
-    if indices is not None and _repeats(view, indices):
-        return no("its indices repeat a place, and on a GPU any of the updates may win")
-    return _supports_nd(view) if view.node.op_type == "ScatterND" else YES
-
-
-def _repeats(view: NodeView, indices: Array) -> bool:
-    """Whether constant indices name a place twice (negative ones counted from the front)."""
-    shape = view.type(0).static_shape
-    if shape is None:
-        return True
-    if view.node.op_type == "ScatterND":
-        places = (indices % np.maximum(shape[: indices.shape[-1]], 1)).reshape(
-            -1, indices.shape[-1]
-        )
-    else:
-        axis = view.axis(len(shape))
-        grid = np.moveaxis(np.indices(indices.shape), 0, -1).copy()
-        grid[..., axis] = indices % max(shape[axis], 1)
-        places = grid.reshape(-1, len(shape))
-    return len(np.unique(places, axis=0)) < len(places)
-
-
-def _scatter_stages(
-    view: Lowering, size: Dim, body: str, words: Mapping[str, Dim], map_text: str = ""
-) -> Sequence[Stage]:
-    """y = data, then the updates."""
-    y = view.node.outputs[0]
-    call = KernelCall(
-        "gather_scatter",
-        {"indices": view.node.inputs[1], "updates": view.node.inputs[2], "y": y},
-        {"size": size, **words},
-        linear(size),
-        text={"BODY": body, "MAP": map_text},
-        extra_params=_fields(words),
-    )
-    return [copy_stage(view, [product(view.shape(0))], [1]), (call,)]
-
-
-def _lower_scatter_elements(view: Lowering) -> Sequence[Stage]:
-    shape, picked = view.shape(0), view.shape(1)
-    axis = view.axis(len(shape))
-    strides = row_major(shape)
-    base = index_map("base", picked, [s * (k != axis) for k, s in enumerate(strides)])
-    lines, words = _tuple_lines(1, "i", "place", [shape[axis]], [strides[axis]])
-    lines = lines.replace("i + 0u", "i") + "\n    place += base(i);"
-    return _scatter_stages(view, product(picked), lines, {**words, **dict(base.params)}, base.text)
-
-
-def _lower_scatter_nd(view: Lowering) -> Sequence[Stage]:
-    shape, depth = view.shape(0), index_depth(view) or 0
-    inner = product(shape[depth:])
-    at = f"i / params.inner * {depth}u"
-    body, words = _tuple_lines(depth, at, "place", shape, row_major(shape))
-    body = f"    place = i % params.inner;\n{body}"
-    return _scatter_stages(view, product(view.shape(2)), body, {"inner": inner, **words})
 
 
 def _lower_one_hot(view: Lowering) -> Sequence[Stage]:
@@ -347,29 +285,13 @@ register(
         infer=_infer_gather_nd,
         evaluate=_evaluate_gather_nd,
         lower=_lower_gather_nd,
-        supports=_supports_nd,
+        supports=supports_nd,
         limits="indices whose last dimension is 0 or not known when planning",
         dtypes=ALL,
         epilogue=True,
         tolerance=0.0,
     )
 )
-for _name, _lower in (
-    ("ScatterElements", _lower_scatter_elements),
-    ("ScatterND", _lower_scatter_nd),
-):
-    register(
-        OpDef(
-            _name,
-            11,
-            infer=keep_type,
-            lower=_lower,
-            supports=_supports_scatter,
-            limits="reductions; constant indices that repeat a place",
-            dtypes=ALL,
-            tolerance=0.0,
-        )
-    )
 register(
     OpDef(
         "OneHot",

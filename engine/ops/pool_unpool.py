@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from engine.dims import Dim, at_least, ceildiv, product
+from engine.dtypes import UINT32
 from engine.errors import ShapeError
 from engine.indexing import index_map, row_major
 from engine.ir import TensorType, ValueType
@@ -62,22 +63,30 @@ def _lower(view: Lowering) -> Sequence[Stage]:
     natural, out = _natural(view), view.out_shape()
     size, y = product(view.shape(0)), view.node.outputs[0]
     target = index_map("target_of", natural, row_major(out))
-    fill = KernelCall(
-        "shape_fill",
-        {"y": y},
-        {"size": product(out), "bits": 0},
-        linear(ceildiv(product(out), 4)),
-        text={"VALUE": "bitcast<f32>(params.bits)"},
-    )
-    scatter = KernelCall(
+    winners = view.scratch(UINT32, (product(natural),))
+
+    def fill(name: str, count: Dim, value: str) -> KernelCall:
+        words: dict[str, Dim | float] = {"size": count, "bits": 0}
+        grid = linear(ceildiv(count, 4))
+        return KernelCall("shape_fill", {"y": name}, words, grid, text={"VALUE": value})
+
+    words: dict[str, Dim | float] = {"size": size, "places": product(natural)}
+    tensors = {"indices": view.node.inputs[1], "winners": winners}
+    claim = KernelCall("pool_unpool", tensors, words, linear(size), frozenset({"CLAIM"}))
+    place = KernelCall(
         "pool_unpool",
-        {"x": view.node.inputs[0], "indices": view.node.inputs[1], "y": y},
-        {"size": size, "places": product(natural), **dict(target.params)},
+        {**tensors, "x": view.node.inputs[0], "y": y},
+        {**words, **dict(target.params)},
         linear(size),
         text={"MAP": target.text},
         extra_params=target.fields,
     )
-    return [(fill,), (scatter,)]
+    return [
+        (fill(y, product(out), "bitcast<f32>(params.bits)"),),
+        (fill(winners, product(natural), "params.bits"),),
+        (claim,),
+        (place,),
+    ]
 
 
 register(
@@ -91,7 +100,8 @@ register(
         dtypes=FLOATS | {"int64"},
         shape_inputs=(2,),
         flops=lambda view: product(view.out_shape()),
-        launches=lambda view: 2,
+        scratch=1,
+        launches=lambda view: 4,
         tolerance=0.0,
     )
 )

@@ -1,4 +1,8 @@
-"""Accessors: `load_x`, `store_y` and their four-wide forms, written for how a value is kept."""
+"""Accessors: `load_x`, `store_y` and their four-wide forms, written for how a value is kept.
+
+`max_x(i, v)` makes element i of a u32 tensor v if that is more, whichever invocation comes first; a
+kernel that calls it does nothing else with the tensor.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +37,19 @@ class Tensor:
         return tuple((name, "u32") for name in names)
 
 
+def is_atomic(tensor: Tensor, body: str) -> bool:
+    """Whether a kernel updates a tensor by atomics. Raises: ShaderError if it is none of u32."""
+    found = f"max_{tensor.name}(" in body
+    if found and (tensor.element != "u32" or tensor.narrow or tensor.growing):
+        raise ShaderError(f"{tensor.name} is no plain tensor of u32, as atomics need")
+    return found
+
+
 def accessors(tensor: Tensor, wide: bool, body: str, native: bool) -> str:
     """The accessors of one tensor that `body` calls; `native` has elements of type f16."""
     name, element = tensor.name, tensor.element
+    if is_atomic(tensor, body):
+        return f"fn max_{name}(i: u32, v: u32) {{ atomicMax(&{name}[i], v); }}"
     place = f"{name}[i >> 2u][i & 3u]" if wide else f"{name}[i]"
     is_bool = element == "bool"
     load = f"{place} != 0u" if is_bool else place

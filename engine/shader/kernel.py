@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from engine.errors import ShaderError
-from engine.shader.accessors import STORED, Tensor, accessors
+from engine.shader.accessors import STORED, Tensor, accessors, is_atomic
 from engine.shader.template import DECLARATION, declared, library, resolve
 
 _COMMENT = re.compile(r" *//.*")
@@ -224,6 +224,8 @@ def _declarations(
             array = "vec4<f16>" if wide else "f16"
         elif tensor.packing > 1:
             array = "vec2<u32>" if wide and tensor.packing == 2 else "u32"
+        if is_atomic(tensor, body):
+            array = "atomic<u32>"
         access = "read_write" if tensor.writable else "read"
         parts.append(
             f"@group(0) @binding({index}) var<storage, {access}> {tensor.name}: array<{array}>;"

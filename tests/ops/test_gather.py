@@ -19,7 +19,6 @@ from tests.ops.harness import (
     check_gpu,
     check_infer,
     inferred,
-    supported,
 )
 
 F = "float32"
@@ -66,11 +65,6 @@ CASES = [
     OpCase("GatherND", (((2, 4, 3, 5), F), drawn(-3, 3, 2, 6, 2)), {"batch_dims": 1}),
     OpCase("GatherND", (((2, 2, 3), "bool"), np.array([[[1]], [[0]]])), {"batch_dims": 1}),
     OpCase("GatherND", (((37, 4), F), drawn(0, 4, 37, 1)), {"batch_dims": 1}),
-    OpCase("ScatterElements", (((3, 5), F), np.array([[1, -1, 2]]), ((1, 3), F)), {"axis": 1}),
-    OpCase("ScatterElements", (((5,), "bool"), ints(1, 3), ((2,), "bool"))),
-    OpCase("ScatterND", (((4, 3, 5), F), np.array([[0, 1], [-1, -2], [3, 2]]), ((3, 5), F))),
-    OpCase("ScatterND", (((8,), "int64"), np.array([[4], [3], [1], [-1]]), ((4,), "int64"))),
-    OpCase("ScatterND", (((4, 37), F), np.array([[[0]], [[2]]]), ((2, 1, 37), F))),
     OpCase("OneHot", (GRID, np.array(4), np.array([0.5, 2], np.float32))),
     OpCase("OneHot", (GRID * 2, np.array(5), np.array([0, 2])), {"axis": 1}, name="outside"),
     OpCase(
@@ -110,48 +104,6 @@ def test_gpu_with_open_sizes(case: OpCase) -> None:
 @pytest.mark.slow
 def test_node_suite(op_type: str) -> None:
     assert failures(cases_of(op_type)) == {}
-
-
-REDUCED = [
-    OpCase(
-        "ScatterElements",
-        (((3, 5), F), np.array([[1, 1, -1]]), ((1, 3), F)),
-        {"axis": 1, "reduction": reduction},
-        tol=1e-6,
-        cpu_only=True,
-    )
-    for reduction in ("add", "mul", "max", "min")
-] + [
-    OpCase(
-        "ScatterND",
-        (((4, 3), "int64"), np.array([[1], [1]]), ((2, 3), "int64")),
-        {"reduction": reduction},
-        cpu_only=True,
-    )
-    for reduction in ("add", "mul", "max", "min")
-]
-
-
-@pytest.mark.parametrize("case", REDUCED, ids=case_id)
-def test_reductions_run_on_the_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_infer(case)
-    assert "order of updates" in supported(case).reason
-
-
-def test_repeated_places_are_refused_where_they_are_known() -> None:
-    twice = ints(1, -4)
-    case = OpCase("ScatterElements", (((5,), F), twice, ((2,), F)), constants=(1,))
-    assert "repeat" in supported(case).reason
-    assert supported(case.replace(constants=())).ok
-    once = OpCase("ScatterND", (((5,), F), ints(1, -1).reshape(2, 1), ((2,), F)), constants=(1,))
-    assert supported(once).ok
-
-
-def test_of_updates_to_one_place_the_last_wins() -> None:
-    x, updates = np.zeros(3, np.float32), np.array([1, 2, 3], np.float32)
-    got = registry.run("ScatterElements", "", 18, {}, [x, ints(1, 1, 1), updates], 1)[0]
-    np.testing.assert_array_equal(np.asarray(got), [0, 3, 0])
 
 
 @pytest.mark.parametrize(

@@ -50,6 +50,15 @@ def test_gpu(case: OpCase, dynamic: bool) -> None:
     check_gpu(case, dynamic=dynamic)
 
 
+@pytest.mark.gpu
+def test_of_several_for_one_place_the_last_wins() -> None:
+    x = np.arange(1, 65, dtype=np.float32).reshape(1, 1, 8, 8)
+    places = np.arange(64).reshape(x.shape) % 5
+    case = OpCase("MaxUnpool", (x, places), TWO, oracle="fallback")
+    check_engine_cpu(case)
+    check_gpu(case)
+
+
 @pytest.mark.slow
 def test_node_suite() -> None:
     assert failures(cases_of("MaxUnpool")) == {}
