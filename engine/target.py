@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 MAX_WORKGROUPS = 65535
 """Workgroups along one axis of a grid that every device allows; grids are folded to keep to it."""
@@ -12,6 +13,9 @@ MAX_WORKGROUPS = 65535
 @dataclass(frozen=True)
 class Target:
     """What a kernel may count on. Sizes in bytes, counts otherwise.
+
+    `software`: a CPU runs the shaders, in a few threads. Then large tiles are best, and nothing is
+    gained by loads that are the same for all of a workgroup, nor by more workgroups than threads.
 
     Source: WebGPU, 3.6.2 Limits (the default values) and 3.6.1 Features.
     """
@@ -30,6 +34,7 @@ class Target:
     min_storage_buffer_offset_alignment: int = 256
     max_loop_trips: int = 60000
     subgroup_size: int = 0
+    software: bool = False
     features: frozenset[str] = field(default_factory=frozenset)
 
     @classmethod
@@ -48,12 +53,12 @@ class Target:
             features: WebGPU feature names.
             subgroup_size: invocations per subgroup if the adapter has a fixed size, else 0.
         """
-        known = {
+        known: dict[str, Any] = {
             name: int(limits[name.replace("_", "-")])
             for name in cls.limit_names()
             if name.replace("_", "-") in limits
         }
-        return cls(**known, subgroup_size=subgroup_size, features=frozenset(features))
+        return cls(subgroup_size=subgroup_size, features=frozenset(features), **known)
 
     @staticmethod
     def limit_names() -> tuple[str, ...]:

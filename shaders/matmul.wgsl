@@ -1,4 +1,5 @@
 // Matrix product in registers: an invocation sums a tile of rows and columns over the inner axis.
+// With few rows, invocations of a workgroup share the inner axis (SHARED), then add up.
 // spec: ONNX MatMul-13, Gemm-13, MatMulInteger-10, com.microsoft MatMulNBits-1
 // a: [batch, rows, inner] T, or [inner, rows]
 // b: [batch, inner, columns] T, or [columns, inner]
@@ -7,9 +8,10 @@
 // b_zero: [columns] T or [], with B_ZERO
 // b_scale: [columns, blocks] T, with B_SCALE
 // y: [batch, rows, columns] T
-// flags: BIAS (c is added), A_ZERO, B_ZERO, B_SCALE
+// flags: BIAS (c is added), A_ZERO, B_ZERO, B_SCALE, SHARED
 // MAPS: where a batch of a and of b starts; how b is read if it is packed
 // BUILTINS, BODY: the unrolled tile, from engine/ops/_matmul_text.py
+// VECTOR, PARTIALS: type and number of the sums that a workgroup adds up, with SHARED
 // dispatch: one workgroup a task: column blocks, then row blocks, then batches
 struct Params {
     rows: u32,
@@ -38,6 +40,9 @@ struct Params {
 override WORKGROUP_X: u32 = 64u;
 override WORKGROUP_Y: u32 = 1u;
 
+//# if SHARED
+var<workgroup> partial: array<${VECTOR}, ${PARTIALS}>;
+//# endif
 ${MAPS}
 @compute @workgroup_size(WORKGROUP_X, WORKGROUP_Y)
 fn main(

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from engine.runtime import targets
 from tests.portability.record import RECORDER
 
 settings.register_profile("ci", derandomize=True, deadline=None, max_examples=20, database=None)
@@ -32,9 +33,14 @@ def gpu_adapters() -> tuple[str, ...]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Note the kernels that the tests render, for those of `tests/portability`."""
+    """Note the kernels that the tests render, for those of `tests/portability`.
+
+    Kernels are chosen as for a GPU, even where a CPU plays one: tests of those that suit a CPU make
+    their own `Target`.
+    """
     patch = pytest.MonkeyPatch()
     RECORDER.install(patch)
+    patch.setattr(targets, "is_software", lambda kind: False)
     config.add_cleanup(patch.undo)
 
 

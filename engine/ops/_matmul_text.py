@@ -16,7 +16,7 @@ class Tile:
 
     Attributes:
         kind: element type in WGSL: "f32", "i32" or "u32".
-        rows, columns: elements of an invocation; 4 divides columns.
+        rows, columns: elements of an invocation; 4 divides columns, or there are 1 or 2.
         workgroup: invocations along columns and rows of the result.
         a_transposed, b_transposed: a is [inner, rows], b is [columns, inner].
         inner_by_four, rows_by_four, columns_by_four: 4 divides that size.
@@ -29,6 +29,7 @@ class Tile:
         a_kind, b_kind: types that elements of a and b are loaded as, if they must be converted.
         a_zero, b_zero: what is subtracted from them: "" (nothing), "word" (a parameter) or
             "buffer" (for each row of a or column of b). Not for transposed operands.
+        part: `params.inner` is a part of the inner axis, whose size is `params.whole_inner`.
         b_packed: b is transposed, and read by `weight(column, k)` and `weight4(column, k)`.
     """
 
@@ -52,9 +53,26 @@ class Tile:
     a_zero: str = ""
     b_zero: str = ""
     b_packed: bool = False
+    part: bool = False
+
+    @property
+    def pitch(self) -> str:
+        """Elements from one row of a, or column of a transposed b, to the next."""
+        return "params.whole_inner" if self.part else "params.inner"
+
+    @property
+    def width(self) -> int:
+        """Neighbouring columns that are summed as one vector."""
+        return min(self.columns, 4)
 
     @property
     def vector(self) -> str:
+        """Type of the sums."""
+        return self.kind if self.width == 1 else f"vec{self.width}<{self.kind}>"
+
+    @property
+    def four(self) -> str:
+        """Type of four neighbours."""
         return f"vec4<{self.kind}>"
 
     @property
@@ -64,8 +82,8 @@ class Tile:
 
     @property
     def groups(self) -> range:
-        """Groups of four neighbouring columns."""
-        return range(self.columns // 4)
+        """Vectors of neighbouring columns."""
+        return range(self.columns // self.width)
 
     @property
     def block(self) -> tuple[int, int]:
@@ -90,7 +108,7 @@ class Tile:
 
 @cache
 def body(tile: Tile) -> str:
-    """The text of `${BODY}` in matmul.wgsl and matmul_rows.wgsl."""
+    """The text of `${BODY}` in matmul.wgsl."""
     lines = [*_places(tile), *_starts(tile), *_zeros(tile), *_loops(tile)]
     lines += [*_reduce(tile), *_finish(tile)]
     return "\n".join(f"    {line}" for line in lines)
@@ -130,30 +148,33 @@ def _starts(tile: Tile) -> Iterator[str]:
     if tile.subgroup:
         for i in range(0, tile.rows, 8):
             yield f"let row{i} = min(row + {i}u + lane, params.rows - 1u);"
-            yield f"let a{i} = a_start + row{i}{'' if tile.a_transposed else ' * params.inner'};"
+            yield f"let a{i} = a_start + row{i}{'' if tile.a_transposed else f' * {tile.pitch}'};"
     elif not tile.a_transposed:
         for i in range(tile.rows):
             at = "row" if i == 0 else f"min(row + {i}u, params.rows - 1u)"
-            yield f"let a{i} = a_start + {at} * params.inner;"
+            yield f"let a{i} = a_start + {at} * {tile.pitch};"
     if tile.panels:
         for j in tile.groups:
             at = f"(column + {4 * j}u)"
-            yield f"let b{j} = {at} / {PANEL}u * params.inner * {PANEL}u + {at} % {PANEL}u;"
+            yield f"let b{j} = ({at} / {PANEL}u * params.inner * {PANEL}u + {at} % {PANEL}u) / 4u;"
     elif tile.b_transposed:
         for c in range(tile.columns):
             at = f"min(column + {c}u, params.columns - 1u)"
-            yield f"let b{c} = {at if tile.b_packed else f'b_start + {at} * params.inner'};"
+            yield f"let b{c} = {at if tile.b_packed else f'b_start + {at} * {tile.pitch}'};"
+            if tile.inner_by_four and not tile.b_packed:
+                yield f"let b{c}_quad = b{c} / 4u;"
     elif not tile.columns_by_four:
         for c in range(tile.columns):
             yield f"let b{c} = b_start + min(column + {c}u, params.columns - 1u);"
     else:
+        yield "let columns_quad = params.columns / 4u;"
         for j in tile.groups:
             at = (
                 "column"
                 if j == 0 and not tile.shared
                 else f"min(column + {4 * j}u, params.columns - 4u)"
             )
-            yield f"let b{j} = b_start + {at};"
+            yield f"let b{j} = (b_start + {at}) / 4u;"
 
 
 def _zeros(tile: Tile) -> Iterator[str]:
@@ -164,9 +185,14 @@ def _zeros(tile: Tile) -> Iterator[str]:
             yield f"let a_zero{i} = {tile.kind}(load_a_zero({at}));"
     if tile.b_zero == "buffer":
         for j in tile.groups:
-            places = (f"min(column + {4 * j + c}u, params.columns - 1u)" for c in range(4))
+            places = (f"min(column + {c}u, params.columns - 1u)" for c in _neighbours(tile, j))
             loads = (f"{tile.kind}(load_b_zero({at} * params.b_zero_step))" for at in places)
             yield f"let b_zero{j} = {tile.vector}({', '.join(loads)});"
+
+
+def _neighbours(tile: Tile, j: int) -> range:
+    """Columns of the tile that vector `j` holds."""
+    return range(tile.width * j, tile.width * (j + 1))
 
 
 def _taken(tile: Tile, operand: str, value: str, kind: str, index: int) -> str:
@@ -203,10 +229,10 @@ def _block(tile: Tile, steps: int) -> Iterator[str]:
     wide = tile.inner_by_four and steps == 4
     if wide and not tile.a_transposed:
         for i in range(0, tile.rows, 8 if tile.subgroup else 1):
-            yield f"let p{i} = {_taken(tile, 'a', f'load4_a(a{i} + k)', tile.vector, i)};"
+            yield f"let p{i} = {_taken(tile, 'a', f'load4_a(a{i} + k)', tile.four, i)};"
     if wide and tile.b_transposed and not tile.panels:
         for c in range(tile.columns):
-            four = f"weight4(b{c}, k)" if tile.b_packed else f"load4_b(b{c} + k)"
+            four = f"weight4(b{c}, k)" if tile.b_packed else f"quad_b(b{c}_quad + k / 4u)"
             yield f"let w{c} = {four};"
     for q in range(steps):
         for j in tile.groups:
@@ -249,19 +275,20 @@ def _row(tile: Tile, wide: bool, q: int, i: int) -> str:
 
 
 def _columns(tile: Tile, wide: bool, q: int, j: int) -> str:
-    """Four neighbouring columns of b, q steps on."""
-    four = range(4 * j, 4 * j + 4)
+    """Neighbouring columns of b, q steps on."""
     if tile.panels:
-        return f"load4_b(b{j} + (k + {q}u) * {PANEL}u)"
+        return f"quad_b(b{j} + (k + {q}u) * {PANEL // 4}u)"
     if tile.b_transposed:
         load = "weight(b{}, k + {}u)" if tile.b_packed else "load_b(b{} + k + {}u)"
-        parts = [f"w{c}[{q}]" if wide else load.format(c, q) for c in four]
+        parts = [f"w{c}[{q}]" if wide else load.format(c, q) for c in _neighbours(tile, j)]
         return f"{tile.vector}({', '.join(parts)})"
-    step = f"(k + {q}u) * params.columns"
     if tile.columns_by_four:
-        return _taken(tile, "b", f"load4_b(b{j} + {step})", tile.vector, j)
-    loads = ", ".join(f"load_b(b{c} + {step})" for c in four)
-    return _taken(tile, "b", f"vec4<{tile.b_kind or tile.kind}>({loads})", tile.vector, j)
+        four = f"quad_b(b{j} + (k + {q}u) * columns_quad)"
+        return _taken(tile, "b", four, tile.vector, j)
+    step = f"(k + {q}u) * params.columns"
+    loads = ", ".join(f"load_b(b{c} + {step})" for c in _neighbours(tile, j))
+    kind = tile.vector.replace(tile.kind, tile.b_kind or tile.kind)
+    return _taken(tile, "b", f"{kind}({loads})", tile.vector, j)
 
 
 def _reduce(tile: Tile) -> Iterator[str]:
@@ -316,7 +343,7 @@ def _finish_four(tile: Tile, i: int, j: int) -> list[str]:
         if tile.bias == "row":
             term = f"load4_c({at} + column + {4 * j}u)"
         else:
-            columns = (f"min(column + {4 * j + c}u, params.columns - 1u)" for c in range(4))
+            columns = (f"min(column + {c}u, params.columns - 1u)" for c in _neighbours(tile, j))
             loads = (f"load_c({at} + {c} * params.c_column)" for c in columns)
             term = f"{tile.vector}({', '.join(loads)})"
         lines.append(f"{name} += {beta}{term};")
@@ -329,9 +356,8 @@ def _finish_four(tile: Tile, i: int, j: int) -> list[str]:
                 "}",
             ]
         return lines
-    for c in range(4):
-        store = f"store_y(place{i} + {4 * j + c}u, {name}[{c}]);"
-        lines.append(
-            store if j == c == 0 else f"if (column + {4 * j + c}u < params.columns) {{ {store} }}"
-        )
+    for c in _neighbours(tile, j):
+        value = name if tile.width == 1 else f"{name}[{c % tile.width}]"
+        store = f"store_y(place{i} + {c}u, {value});"
+        lines.append(store if c == 0 else f"if (column + {c}u < params.columns) {{ {store} }}")
     return lines

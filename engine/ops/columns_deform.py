@@ -24,7 +24,8 @@ from engine.ops import (
     register,
     yes_if,
 )
-from engine.ops.matmul import Product, product_stage
+from engine.ops._matmul_calls import product_stage
+from engine.ops._matmul_tiles import Product
 from engine.windows import Windows, windows
 
 X, W, OFFSET, BIAS, MASK = range(5)

@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
 
-from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, product
+from engine.dims import Dim, product
 from engine.errors import ShapeError
-from engine.indexing import IndexMap, broadcast_strides, index_map
-from engine.ir import Array, Shape, TensorType, ValueType
+from engine.indexing import broadcast_strides
+from engine.ir import Array, TensorType, ValueType
 from engine.ops import (
     FLOATS,
     YES,
     InferView,
-    KernelCall,
     Lowering,
     NodeView,
     OpDef,
     Stage,
     Support,
-    linear,
     no,
     register,
 )
-from engine.ops._matmul_text import PANEL, Tile, body
+from engine.ops._matmul_calls import product_stages
+from engine.ops._matmul_text import PANEL
+from engine.ops._matmul_tiles import Product
 from engine.ops._shapes import broadcast_shapes
-from engine.ops._variants import SHARED_BY, shares_loads
-from engine.target import Target
+from engine.ops._variants import shares_loads
 
 
 def _inner(view: NodeView, a: Dim, b: Dim) -> Dim:
@@ -85,328 +82,10 @@ def _flops(view: NodeView) -> Dim:
     return 2 * product(view.out_shape()) * inner
 
 
-@dataclass(frozen=True)
-class Zero:
-    """A zero point: the value that holds one for each row or column (or one), or a number.
-
-    Attributes:
-        step: elements from that of one row or column to the next, 0 or 1.
-    """
-
-    name: str = ""
-    word: int = 0
-    step: int = 0
-
-    @property
-    def form(self) -> str:
-        """ "buffer", "word", or "" for none."""
-        return "buffer" if self.name else "word" if self.word else ""
-
-
-@dataclass(frozen=True)
-class Packed:
-    """A transposed b in a format of its own.
-
-    Attributes:
-        text: WGSL with `weight(column, k) -> T` and `weight4(column, k) -> vec4<T>`.
-        tensors: values bound beside b, "b_scale" and perhaps "b_zero".
-        words: parameters that the text reads, all u32.
-    """
-
-    text: str
-    tensors: Mapping[str, str]
-    words: Mapping[str, Dim]
-
-
-@dataclass(frozen=True)
-class Product:
-    """y[batch] = alpha * a[batch] @ b[batch] + beta * c, with sizes and operand names.
-
-    Attributes:
-        rows, columns, inner: sizes of one product.
-        batch: the broadcast batch sizes; a_batch, b_batch: strides of the operands along them.
-        a_transposed, b_transposed: a is stored [inner, rows], b [columns, inner].
-        b_panels: b once more, stored in panels, if it is constant and the same for all batches.
-        c_strides: elements of c from row to row and from column to column.
-        a_kind, b_kind: types that the operands are loaded as, if not `kind`.
-        a_zero, b_zero: what is subtracted from the elements of a and b.
-        packed: how b is read if not by `load_b`.
-    """
-
-    kind: str
-    a: str
-    b: str
-    rows: Dim
-    columns: Dim
-    inner: Dim
-    batch: Shape = ()
-    a_batch: Shape = ()
-    b_batch: Shape = ()
-    a_transposed: bool = False
-    b_transposed: bool = False
-    b_panels: str = ""
-    c: str = ""
-    c_strides: tuple[Dim, Dim] = (0, 0)
-    alpha: float = 1.0
-    beta: float = 1.0
-    a_kind: str = ""
-    b_kind: str = ""
-    a_zero: Zero = Zero()
-    b_zero: Zero = Zero()
-    packed: Packed | None = None
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether the operands are multiplied as they are loaded."""
-        return self.packed is None and not (
-            self.a_kind or self.b_kind or self.a_zero.form or self.b_zero.form
-        )
-
-    def row_result(self) -> Product:
-        """A product of one column as one of one row: y' = b' a', the same elements of y."""
-        return dataclasses.replace(
-            self,
-            a=self.b,
-            b=self.a,
-            b_panels="",
-            rows=1,
-            columns=self.rows,
-            a_batch=self.b_batch,
-            b_batch=self.a_batch,
-            a_transposed=False,
-            b_transposed=not self.a_transposed,
-            c_strides=(0, self.c_strides[0]),
-        )
-
-
-@dataclass(frozen=True)
-class Shape2D:
-    """Elements of an invocation, invocations of a workgroup, and what these share.
-
-    Attributes:
-        shared: they share the inner axis. subgroup: those of a subgroup load rows of a together.
-    """
-
-    rows: int
-    columns: int
-    workgroup: tuple[int, int]
-    shared: bool = False
-    subgroup: bool = False
-
-    def tasks(self, p: Product) -> Dim:
-        """Workgroups of a product (of a shape that does not share)."""
-        across, down = self.workgroup
-        blocks = ceildiv(p.columns, self.columns * across), ceildiv(p.rows, self.rows * down)
-        return product((*blocks, *p.batch))
-
-
-FEW_ROWS = 4
-ENOUGH = 8
-"""Workgroups that a small GPU should have at least: below, smaller tiles keep more of it busy."""
-UNIFORM = ((160, Shape2D(8, 4, (64, 1))),)
-"""Shapes with rows uniform over a workgroup, and how many columns they are worth it from.
-
-Larger tiles leave room for less than four waves on small GPUs.
-"""
-SQUARE = (Shape2D(8, 8, (8, 8)), Shape2D(8, 4, (8, 8)))
-SMALL = Shape2D(4, 4, (8, 8))
-SHARING = Shape2D(FEW_ROWS, 4, (16, 8), True)
-SUBGROUP = Shape2D(16, 4, (SHARED_BY, 1), subgroup=True)
-LONGEST = 200_000
-"""Inner sizes beyond are shared by several invocations: the loop of one must stay short."""
-
-
-def _shapes(p: Product, subgroups: bool) -> Iterator[tuple[Shape2D, tuple[Guard, ...]]]:
-    """Shapes of tiles and when each is the best, in order; the last always is."""
-    low, high = bounds(p.rows)
-    if low is None or low <= FEW_ROWS:
-        if low == high and low is not None:
-            yield dataclasses.replace(SHARING, rows=max(low, 1)), ()
-        else:
-            yield dataclasses.replace(SHARING, rows=1), (at_least(1, p.rows),)
-            yield SHARING, (at_least(FEW_ROWS, p.rows),)
-    short = at_least(LONGEST, p.inner)
-    if subgroups and p.a_zero.form != "buffer" and (bounds(p.columns)[1] or LONGEST) > 16:
-        yield dataclasses.replace(SUBGROUP, rows=_subgroup_rows(p.rows)), (short,)
-        yield SHARING, ()
-        return
-    for least, shape in UNIFORM:
-        yield shape, (short, at_least(p.columns, least + 1), at_least(shape.tasks(p), ENOUGH))
-    for shape in SQUARE:
-        yield shape, (short, at_least(shape.tasks(p), ENOUGH))
-    yield SMALL, (short,)
-    yield SHARING, ()
-
-
-def _subgroup_rows(rows: Dim) -> int:
-    """Rows of an invocation: 32 are fastest where few of them are past the end."""
-    high = bounds(rows)[1]
-    if high is not None and high <= 8:
-        return 8
-    if isinstance(rows, int) and rows % 32 in (0, *range(27, 32)):
-        return 32
-    return 16
-
-
-def tiles(p: Product, subgroups: bool = False) -> Iterator[tuple[Tile, tuple[Guard, ...]]]:
-    """The ways to compute a product, best first; the last one has no guard."""
-    inner, rows, columns = (divisible(d, 4) for d in (p.inner, p.rows, p.columns))
-    large = False
-    for shape, wanted in _shapes(p, subgroups):
-        if any(g.known is False for g in wanted):
-            continue
-        unsure = any(g.known is None for g in wanted)
-        if unsure and not shape.shared and shape != SMALL:
-            # while sizes are open, one large tile besides the small one bounds the alternatives
-            if large:
-                continue
-            large = True
-        for fours in itertools.product((True, False), repeat=3):
-            if fours[1] and (shape.subgroup or not p.a_transposed):
-                continue
-            pairs = zip((inner, rows, columns), fours, strict=True)
-            guards = [*wanted, *(g for g, four in pairs if four)]
-            if any(g.known is False for g in guards):
-                continue
-            when = tuple(g for g in guards if g.known is None)
-            yield _tile(p, shape, fours), when
-            if not when:
-                return
-
-
-def _tile(p: Product, shape: Shape2D, fours: tuple[bool, ...]) -> Tile:
-    by_row = fours[2] and p.c_strides[1] == 1 and p.c_strides[0] in (0, p.columns)
-    return Tile(
-        kind=p.kind,
-        rows=shape.rows,
-        columns=shape.columns,
-        workgroup=shape.workgroup,
-        a_transposed=p.a_transposed,
-        b_transposed=p.b_transposed,
-        inner_by_four=fours[0],
-        rows_by_four=fours[1],
-        columns_by_four=fours[2],
-        shared=shape.shared,
-        subgroup=shape.subgroup,
-        panels=shape.subgroup and p.b_panels != "",
-        scale=p.alpha != 1,
-        bias=("row" if by_row else "any") if p.c else "",
-        bias_scale=p.beta != 1,
-        a_kind=p.a_kind if p.a_kind != p.kind else "",
-        b_kind=p.b_kind if p.b_kind != p.kind else "",
-        a_zero=p.a_zero.form,
-        b_zero=p.b_zero.form,
-        b_packed=p.packed is not None,
-    )
-
-
-@dataclass(frozen=True)
-class Grid:
-    """What does not depend on the tile but on the rows and columns of a workgroup."""
-
-    words: Mapping[str, Dim | float]
-    groups: tuple[Dim, Dim, Dim]
-
-
-def _grid(p: Product, rows: int, columns: int) -> Grid:
-    column_blocks, row_blocks = ceildiv(p.columns, columns), ceildiv(p.rows, rows)
-    tasks = product((column_blocks, row_blocks, *p.batch))
-    words: dict[str, Dim | float] = {
-        "rows": p.rows,
-        "columns": p.columns,
-        "inner": p.inner,
-        "column_blocks": column_blocks,
-        "row_blocks": row_blocks,
-        "tasks": tasks,
-    }
-    return Grid(words, linear(tasks, 1))
-
-
-def _call(
-    p: Product,
-    y: str,
-    tile: Tile,
-    when: tuple[Guard, ...],
-    grid: Grid,
-    maps: tuple[IndexMap, IndexMap],
-) -> KernelCall:
-    extra: dict[str, tuple[str, Dim | float]] = {
-        name: ("u32", dim) for name, dim in (*maps[0].params, *maps[1].params)
-    }
-    if tile.scale:
-        extra["alpha"] = (p.kind, p.alpha if p.kind == "f32" else int(p.alpha))
-    if tile.bias:
-        extra["c_row"] = ("u32", p.c_strides[0])
-    if tile.bias == "any":
-        extra["c_column"] = ("u32", p.c_strides[1])
-    if tile.bias and tile.bias_scale:
-        extra["beta"] = (p.kind, p.beta if p.kind == "f32" else int(p.beta))
-    flags, tensors = _operands(p, y, extra)
-    x_lanes, y_lanes = tile.workgroup
-    if tile.panels:
-        tensors["b"] = p.b_panels
-    more = p.packed.text if p.packed is not None else ""
-    text = {"MAPS": maps[0].text + maps[1].text + more, "BODY": body(tile)}
-    if tile.shared:
-        partials = tile.rows * tile.columns // 4 * x_lanes * y_lanes
-        text |= {"T": tile.kind, "PARTIALS": str(partials)}
-    else:
-        text["BUILTINS"] = tile.builtins
-    return KernelCall(
-        "matmul_rows" if tile.shared else "matmul",
-        tensors,
-        {**grid.words, **{name: value for name, (_, value) in extra.items()}},
-        grid.groups,
-        flags=flags,
-        text=text,
-        overrides={"WORKGROUP_X": x_lanes, "WORKGROUP_Y": y_lanes},
-        extra_params=tuple((name, kind) for name, (kind, _) in extra.items()),
-        trips=ceildiv(p.inner, 4 * tile.shares) + 4 + tile.shares,
-        features=frozenset({"subgroups"}) if tile.subgroup else frozenset(),
-        when=when,
-    )
-
-
-def _operands(
-    p: Product, y: str, extra: dict[str, tuple[str, Dim | float]]
-) -> tuple[frozenset[str], dict[str, str]]:
-    """Flags and tensors of a product; adds the words of its zero points to `extra`."""
-    flags, tensors = set(), {"a": p.a, "b": p.b, "y": y}
-    if p.c:
-        flags.add("BIAS")
-        tensors["c"] = p.c
-    for name, zero in (("a_zero", p.a_zero), ("b_zero", p.b_zero)):
-        if zero.form == "word":
-            extra[name] = ("i32", zero.word)
-        elif zero.form == "buffer":
-            flags.add(name.upper())
-            tensors[name] = zero.name
-            extra[f"{name}_step"] = ("u32", zero.step)
-    if p.packed is not None:
-        flags.update(name.upper() for name in p.packed.tensors)
-        tensors.update(p.packed.tensors)
-        extra.update((name, ("u32", dim)) for name, dim in p.packed.words.items())
-    return frozenset(flags), tensors
-
-
-def product_stage(p: Product, y: str, target: Target) -> Stage:
-    """The dispatch of a product into value `y`, with its alternatives."""
-    if p.columns == 1 and p.rows != 1 and p.is_plain:
-        p = p.row_result()
-    maps = index_map("batch_a", p.batch, p.a_batch), index_map("batch_b", p.batch, p.b_batch)
-    grids: dict[tuple[int, int], Grid] = {}
-    calls = []
-    for tile, when in tiles(p, shares_loads(target)):
-        if tile.block not in grids:
-            grids[tile.block] = _grid(p, *tile.block)
-        calls.append(_call(p, y, tile, when, grids[tile.block], maps))
-    return tuple(calls)
-
-
 def _lower_matmul(view: Lowering) -> Sequence[Stage]:
     p = matrix_product(view, 0, 1, view.dtype(0).wgsl)
     p = dataclasses.replace(p, b_panels=_panels(view, False))
-    return [product_stage(p, view.node.outputs[0], view.target)]
+    return product_stages(view, p, view.node.outputs[0])
 
 
 def matrix_product(view: NodeView, left: int, right: int, kind: str) -> Product:
@@ -484,7 +163,7 @@ def _lower_gemm(view: Lowering) -> Sequence[Stage]:
         alpha=float(view.attr("alpha", 1.0)),
         beta=beta if biased else 1.0,
     )
-    return [product_stage(p, view.node.outputs[0], view.target)]
+    return product_stages(view, p, view.node.outputs[0])
 
 
 def _supports_gemm(view: NodeView) -> Support:

@@ -18,7 +18,8 @@ from engine.ops import (
     register,
     yes_if,
 )
-from engine.ops.matmul import Packed, Product, product_stage
+from engine.ops._matmul_calls import product_stage
+from engine.ops._matmul_tiles import Packed, Product
 from engine.ops.quant import MICROSOFT
 
 _SCALE = """

@@ -22,8 +22,10 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._matmul_calls import product_stage
+from engine.ops._matmul_tiles import Zero
 from engine.ops._quant import along, every, is_single, zero_word
-from engine.ops.matmul import Zero, matrix_product, product_stage, product_type
+from engine.ops.matmul import matrix_product, product_type
 from engine.ops.quant import LEVEL, MICROSOFT, level
 
 _BYTES = frozenset({"int8", "uint8"})

@@ -31,8 +31,9 @@ from engine.ops import (
     yes_if,
 )
 from engine.ops._activations import Activation, Text, activations, text
+from engine.ops._matmul_calls import product_stage
+from engine.ops._matmul_tiles import Product
 from engine.ops._variants import MAX_TRIPS, choose
-from engine.ops.matmul import Product, product_stage
 
 WORKGROUP = 64
 IN_WORKGROUP = 128

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -48,7 +49,13 @@ def resolve(target: Target | str | None, adapter: Any, kind: str) -> Target:
     name = target or os.environ.get(VARIABLE) or "adapter"
     if name not in NAMES:
         raise DeviceError(f"target {name!r} is not known; there are {', '.join(NAMES)}")
-    return Target.baseline() if name == "baseline" else _offered(adapter, kind)
+    found = Target.baseline() if name == "baseline" else _offered(adapter, kind)
+    return replace(found, software=is_software(kind))
+
+
+def is_software(kind: str) -> bool:
+    """Whether kernels for an adapter of a type are chosen as suits a CPU."""
+    return kind == "CPU"
 
 
 def _offered(adapter: Any, kind: str) -> Target:

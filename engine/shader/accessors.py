@@ -45,6 +45,12 @@ def is_atomic(tensor: Tensor, body: str) -> bool:
     return found
 
 
+def is_wide(tensor: Tensor, body: str) -> bool:
+    """Whether `body` takes four elements at a time from a tensor kept so that this is one load."""
+    fours = (f"{form}_{tensor.name}(" for form in ("load4", "quad", "store4"))
+    return not tensor.growing and any(four in body for four in fours)
+
+
 def accessors(tensor: Tensor, wide: bool, body: str, native: bool) -> str:
     """The accessors of one tensor that `body` calls; `native` has elements of type f16."""
     name, element = tensor.name, tensor.element
@@ -53,7 +59,9 @@ def accessors(tensor: Tensor, wide: bool, body: str, native: bool) -> str:
     place = f"{name}[i >> 2u][i & 3u]" if wide else f"{name}[i]"
     is_bool = element == "bool"
     load = f"{place} != 0u" if is_bool else place
-    load4 = f"{name}[i >> 2u]" + (" != vec4<u32>()" if is_bool else "")
+    load4, quad = (
+        f"{name}[{at}]" + (" != vec4<u32>()" if is_bool else "") for at in ("i >> 2u", "q")
+    )
     value = "select(0u, 1u, v)" if is_bool else "v"
     value4 = "select(vec4<u32>(), vec4<u32>(1u), v)" if is_bool else "v"
     if tensor.narrow:
@@ -61,6 +69,7 @@ def accessors(tensor: Tensor, wide: bool, body: str, native: bool) -> str:
     forms = {
         f"load_{name}": f"(i: u32) -> {element} {{ return {load}; }}",
         f"load4_{name}": f"(i: u32) -> vec4<{element}> {{ return {load4}; }}",
+        f"quad_{name}": f"(q: u32) -> vec4<{element}> {{ return {quad}; }}",
         f"store_{name}": f"(i: u32, v: {element}) {{ {place} = {value}; }}",
         f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {name}[i >> 2u] = {value4}; }}",
     }
@@ -72,7 +81,8 @@ def accessors(tensor: Tensor, wide: bool, body: str, native: bool) -> str:
             raise ShaderError(f"{name} is packed, and its kernel does not store whole words")
     if tensor.growing:
         forms = _growing_forms(tensor)
-        body += "".join(text for f, text in forms.items() if f"{f}(" in body)
+        for _ in range(2):
+            body += "".join(text for f, text in forms.items() if f"{f}(" in body)
     return "\n".join(f"fn {f}{text}" for f, text in forms.items() if f"{f}(" in body)
 
 
@@ -82,6 +92,7 @@ def _native_forms(tensor: Tensor, place: str) -> dict[str, str]:
     return {
         f"load_{name}": f"(i: u32) -> f32 {{ return f32({place}); }}",
         f"load4_{name}": f"(i: u32) -> vec4<f32> {{ return vec4<f32>({four}); }}",
+        f"quad_{name}": f"(q: u32) -> vec4<f32> {{ return vec4<f32>({name}[q]); }}",
         f"store_{name}": f"(i: u32, v: f32) {{ {place} = f16(narrow_f16(v)); }}",
         f"store4_{name}": f"(i: u32, v: vec4<f32>) {{ {four} = vec4<f16>(narrow4_f16(v)); }}",
     }
@@ -100,6 +111,7 @@ def _packed_forms(tensor: Tensor, wide: bool) -> dict[str, str]:
     return {
         f"load_{name}": f"(i: u32) -> {element} {{ return unpack_{form}({word}, {lane}); }}",
         f"load4_{name}": f"(i: u32) -> vec4<{element}> {{ return unpack4_{form}({four}); }}",
+        f"quad_{name}": f"(q: u32) -> vec4<{element}> {{ return unpack4_{form}({name}[q]); }}",
         f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {four} = pack4_{form}(v); }}",
     }
 
@@ -120,5 +132,6 @@ def _growing_forms(tensor: Tensor) -> dict[str, str]:
         f"load_{name}": f"(i: u32) -> {element} {{ {place}return {load}; }}",
         f"store_{name}": f"(i: u32, v: {element}) {{ {place}{name}[at] = {value}; }}",
         f"load4_{name}": f"(i: u32) -> vec4<{element}> {{ return vec4<{element}>({loads}); }}",
+        f"quad_{name}": f"(q: u32) -> vec4<{element}> {{ return load4_{name}(q * 4u); }}",
         f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {stores} }}",
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from engine.errors import ShaderError
-from engine.shader.accessors import STORED, Tensor, accessors, is_atomic
+from engine.shader.accessors import STORED, Tensor, accessors, is_atomic, is_wide
 from engine.shader.template import DECLARATION, declared, library, resolve
 
 _COMMENT = re.compile(r" *//.*")
@@ -215,8 +215,7 @@ def _declarations(
         parts.append(f"struct Params {{\n{fields}\n}}")
     functions = []
     for index, tensor in enumerate(tensors):
-        wide = f"load4_{tensor.name}(" in body or f"store4_{tensor.name}(" in body
-        wide = wide and not tensor.growing
+        wide = is_wide(tensor, body)
         stored = STORED[tensor.element]
         array = f"vec4<{stored}>" if wide else stored
         native = halves and tensor.narrow == "f16" and tensor.packing == 2

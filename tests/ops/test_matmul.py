@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ import engine
 from cpu_fallback import registry
 from engine import dims
 from engine.errors import ShapeError
-from engine.ops import NodeView, lookup
-from engine.ops.matmul import Product, product_stage, tiles
+from engine.ops import NodeView, Stage, lookup
+from engine.ops._matmul_calls import product_stage, product_stages
+from engine.ops._matmul_tiles import UNIFORM, Product, best, clocks, tiles
+from engine.runtime import targets
 from engine.target import Target
 from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.ops.harness import (
@@ -62,6 +65,9 @@ CASES = [
     matmul((4, 1280), (1280, 100)),
     matmul((65, 33), (33, 340)),
     matmul((64, 36), (36, 516)),
+    matmul((19, 36), (36, 128)),
+    matmul((19, 35), (35, 90)),
+    matmul((19, 35), (35, 40)),
     matmul((300, 4), (4, 1)),
     matmul((37, 64), (64,)),
     matmul((64,), (64,)),
@@ -198,8 +204,14 @@ def sized(rows: dims.Dim, columns: dims.Dim, inner: dims.Dim, **changes: Any) ->
     return dataclasses.replace(base, **changes)
 
 
+def shape_of(p: Product, **of: Any) -> tuple[int, int, tuple[int, int]]:
+    (tile, when), *_ = tiles(p, Target(**of))
+    assert not when
+    return tile.rows, tile.columns, tile.workgroup
+
+
 def test_known_sizes_have_one_way() -> None:
-    ways = list(tiles(sized(128, 768, 768)))
+    ways = list(tiles(sized(1024, 768, 768)))
     assert len(ways) == 1 and not ways[0][1]
     tile = ways[0][0]
     assert (tile.rows, tile.columns, tile.workgroup) == (8, 4, (64, 1))
@@ -213,8 +225,68 @@ def test_few_rows_share_the_inner_axis() -> None:
 
 
 def test_small_results_get_small_tiles() -> None:
-    tile = next(tiles(sized(16, 16, 64)))[0]
-    assert (tile.rows, tile.columns) == (4, 4)
+    rows, columns, _ = shape_of(sized(16, 16, 64))
+    assert rows * columns == 8
+
+
+def test_narrow_results_keep_their_rows_uniform() -> None:
+    assert shape_of(sized(512, 128, 64)) == (8, 2, (64, 1))
+    assert shape_of(sized(512, 64, 64)) == (8, 1, (64, 1))
+    assert shape_of(sized(512, 40, 64)) == (8, 1, (64, 1))
+
+
+def test_software_gets_large_tiles() -> None:
+    for p in (sized(512, 1024, 64), sized(512, 64, 64)):
+        assert shape_of(p, software=True) == (16, 8, (8, 4))
+    assert shape_of(sized(8, 64, 64), software=True) == (8, 8, (8, 8))
+
+
+def test_estimates_follow_the_work() -> None:
+    usual, large = sized(128, 256, 256), sized(2048, 2048, 256)
+    assert clocks(large, UNIFORM) > 30 * clocks(usual, UNIFORM)
+    assert best(large, may_split=True) == (UNIFORM, 1)
+    shape, parts = best(usual, may_split=True)
+    assert parts > 1 and 1.3 * clocks(usual, shape, parts) < clocks(usual, UNIFORM)
+    assert best(sized(128, 256, 255), may_split=True)[1] == 1, "no part may be longer than another"
+
+
+SPLIT = [
+    matmul((48, 512), (512, 72)),
+    matmul((2, 9, 512), (2, 512, 130)),
+    matmul((3, 2, 9, 512), (2, 512, 33)),
+    gemm(40, 70, 512, (70,), alpha=0.5, beta=0.25),
+    gemm(40, 70, 512, (40, 1), transA=1, transB=1),
+    gemm(40, 70, 512, (40, 70), (1,), transA=1, transB=1, beta=2.0),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", SPLIT, ids=case_id)
+def test_parts_of_the_inner_axis_add_up(case: OpCase) -> None:
+    check_gpu(case)
+
+
+def test_where_the_inner_axis_is_split() -> None:
+    def stages(p: Product, target: Target) -> list[Stage]:
+        view = SimpleNamespace(target=target, scratch=lambda dtype, shape: "sums")
+        return product_stages(view, p, "y")  # type: ignore[arg-type]
+
+    p = sized(48, 72, 512, c="c", c_strides=(0, 1), alpha=0.5)
+    ((product,), (total,)) = stages(p, Target.baseline())
+    parts = total.params["parts"]
+    assert isinstance(parts, int) and parts > 1 and product.params["inner"] == 512 // parts
+    assert product.flags == frozenset() and total.flags == {"BIAS"}
+    assert product.tensors["y"] == total.tensors["sums"] == "sums" and total.params["alpha"] == 0.5
+    for other in (SUBGROUPS, Target(software=True)):
+        assert len(stages(p, other)) == 1
+    assert len(stages(dataclasses.replace(p, rows=dims.symbol("m")), Target.baseline())) == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_tiles_for_software(case: OpCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    check_gpu(case)
 
 
 @pytest.mark.parametrize("b_transposed", [False, True])
@@ -227,20 +299,20 @@ def test_open_sizes_have_a_way_that_always_works(a_transposed: bool, b_transpose
     assert not calls[-1].when and all(call.when for call in calls[:-1])
     for binding in ({"m": 1, "n": 1, "k": 1}, {"m": 64, "n": 512, "k": 64}):
         chosen = next(c for c in calls if all(g.holds(binding) for g in c.when))
-        shared = chosen.shader == "matmul_rows"
+        shared = "SHARED" in chosen.flags
         assert shared == (binding["m"] <= 4)
         assert dims.evaluate(chosen.params["tasks"], binding) >= 1  # type: ignore[arg-type]
 
 
 def test_one_column_becomes_one_row() -> None:
     (call,) = product_stage(sized(40, 1, 24), "y", Target.baseline())
-    assert call.shader == "matmul_rows" and dict(call.tensors) == {"a": "b", "b": "a", "y": "y"}
+    assert "SHARED" in call.flags and dict(call.tensors) == {"a": "b", "b": "a", "y": "y"}
     assert call.params["rows"] == 1 and call.params["columns"] == 40
 
 
 def test_long_sums_are_shared() -> None:
     (call,) = product_stage(sized(64, 64, 1_000_000), "y", Target.baseline())
-    assert call.shader == "matmul_rows" and dims.evaluate(call.trips, {}) < 60_000
+    assert "SHARED" in call.flags and dims.evaluate(call.trips, {}) < 60_000
     calls = product_stage(sized(64, 64, dims.symbol("k")), "y", Target.baseline())
     for k in (100_000, 1_000_000):
         chosen = next(c for c in calls if all(g.holds({"k": k}) for g in c.when))
@@ -324,5 +396,5 @@ def test_rows_are_shared_in_subgroups() -> None:
     assert "subgroupBroadcast(p24[3], 7u)" in call.text["BODY"]
     few = product_stage(sized(6, 768, 768), "y", SUBGROUPS)[0]
     assert "subgroupBroadcast(p0[3], 7u)" in few.text["BODY"] and "sum8_0" not in few.text["BODY"]
-    assert product_stage(sized(3, 768, 768), "y", SUBGROUPS)[0].shader == "matmul_rows"
+    assert product_stage(sized(3, 768, 768), "y", SUBGROUPS)[0].flags == {"SHARED"}
     assert not product_stage(sized(768, 8, 768), "y", SUBGROUPS)[0].features

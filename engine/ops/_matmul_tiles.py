@@ -1,0 +1,324 @@
+"""Matrix products as data, and the choice of register tiles for them."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from engine.dims import (
+    Dim,
+    Guard,
+    at_least,
+    bounds,
+    ceildiv,
+    divisible,
+    floordiv,
+    is_static,
+    product,
+)
+from engine.ir import Shape
+from engine.ops._matmul_text import Tile
+from engine.ops._variants import SHARED_BY, shares_loads
+from engine.target import Target
+
+
+@dataclass(frozen=True)
+class Zero:
+    """A zero point: the value that holds one for each row or column (or one), or a number.
+
+    Attributes:
+        step: elements from that of one row or column to the next, 0 or 1.
+    """
+
+    name: str = ""
+    word: int = 0
+    step: int = 0
+
+    @property
+    def form(self) -> str:
+        """ "buffer", "word", or "" for none."""
+        return "buffer" if self.name else "word" if self.word else ""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A transposed b in a format of its own.
+
+    Attributes:
+        text: WGSL with `weight(column, k) -> T` and `weight4(column, k) -> vec4<T>`.
+        tensors: values bound beside b, "b_scale" and perhaps "b_zero".
+        words: parameters that the text reads, all u32.
+    """
+
+    text: str
+    tensors: Mapping[str, str]
+    words: Mapping[str, Dim]
+
+
+@dataclass(frozen=True)
+class Product:
+    """y[batch] = alpha * a[batch] @ b[batch] + beta * c, with sizes and operand names.
+
+    Attributes:
+        rows, columns, inner: sizes of one product.
+        batch: the broadcast batch sizes; a_batch, b_batch: strides of the operands along them.
+        a_transposed, b_transposed: a is stored [inner, rows], b [columns, inner].
+        b_panels: b once more, stored in panels, if it is constant and the same for all batches.
+        c_strides: elements of c from row to row and from column to column.
+        a_kind, b_kind: types that the operands are loaded as, if not `kind`.
+        a_zero, b_zero: what is subtracted from the elements of a and b.
+        packed: how b is read if not by `load_b`.
+        parts: parts of the inner axis, if the first axis of `batch` counts them; `inner` is one.
+    """
+
+    kind: str
+    a: str
+    b: str
+    rows: Dim
+    columns: Dim
+    inner: Dim
+    batch: Shape = ()
+    a_batch: Shape = ()
+    b_batch: Shape = ()
+    a_transposed: bool = False
+    b_transposed: bool = False
+    b_panels: str = ""
+    c: str = ""
+    c_strides: tuple[Dim, Dim] = (0, 0)
+    alpha: float = 1.0
+    beta: float = 1.0
+    a_kind: str = ""
+    b_kind: str = ""
+    a_zero: Zero = Zero()
+    b_zero: Zero = Zero()
+    packed: Packed | None = None
+    parts: int = 1
+
+    @property
+    def is_static(self) -> bool:
+        """Whether all sizes are known."""
+        return is_static((self.rows, self.columns, self.inner, *self.batch))
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the operands are multiplied as they are loaded."""
+        return self.packed is None and not (
+            self.a_kind or self.b_kind or self.a_zero.form or self.b_zero.form
+        )
+
+    def split(self, parts: int) -> Product:
+        """The same in `parts` along the inner axis, a product each, one batch after the other."""
+        inner = floordiv(self.inner, parts)
+        return dataclasses.replace(
+            self,
+            inner=inner,
+            batch=(parts, *self.batch),
+            a_batch=(inner * (self.rows if self.a_transposed else 1), *self.a_batch),
+            b_batch=(inner * (1 if self.b_transposed else self.columns), *self.b_batch),
+            c="",
+            alpha=1.0,
+            parts=parts,
+        )
+
+    def row_result(self) -> Product:
+        """A product of one column as one of one row: y' = b' a', the same elements of y."""
+        return dataclasses.replace(
+            self,
+            a=self.b,
+            b=self.a,
+            b_panels="",
+            rows=1,
+            columns=self.rows,
+            a_batch=self.b_batch,
+            b_batch=self.a_batch,
+            a_transposed=False,
+            b_transposed=not self.a_transposed,
+            c_strides=(0, self.c_strides[0]),
+        )
+
+
+@dataclass(frozen=True)
+class Shape2D:
+    """Elements of an invocation, invocations of a workgroup, and what these share.
+
+    Attributes:
+        shared: they share the inner axis. subgroup: those of a subgroup load rows of a together.
+    """
+
+    rows: int
+    columns: int
+    workgroup: tuple[int, int]
+    shared: bool = False
+    subgroup: bool = False
+
+    def tasks(self, p: Product) -> Dim:
+        """Workgroups of a product (of a shape that does not share)."""
+        across, down = self.workgroup
+        blocks = ceildiv(p.columns, self.columns * across), ceildiv(p.rows, self.rows * down)
+        return product((*blocks, *p.batch))
+
+    @property
+    def uniform(self) -> bool:
+        """Whether rows are the same for a workgroup, so that GPUs load them once for all of it."""
+        return self.workgroup[1] == 1
+
+    @property
+    def arithmetic(self) -> int:
+        """Clocks of the arithmetic of one wave over four elements of the inner axis."""
+        places = 4 if self.uniform and self.columns != 2 else 8
+        return CLOCKS * (4 * self.rows * self.columns + places)
+
+    @property
+    def loads(self) -> int:
+        """Clocks that its loads take of the vector cache that four waves share."""
+        return 16 * (self.columns if self.uniform else self.rows + self.columns)
+
+
+FEW_ROWS = 4
+ENOUGH = 8
+"""Workgroups that a small GPU should have at least: below, smaller tiles keep more of it busy."""
+UNIFORM = Shape2D(8, 4, (64, 1))
+"""The usual shape. Larger tiles leave room for less than four waves on small GPUs."""
+NARROW = (Shape2D(8, 2, (64, 1)), Shape2D(8, 1, (64, 1)))
+LOW = Shape2D(4, 4, (64, 1))
+SQUARE = Shape2D(8, 8, (8, 8))
+LARGE = Shape2D(16, 8, (8, 4))
+"""For software: on a GPU only one wave has room for so many sums."""
+SMALL = Shape2D(4, 4, (8, 8))
+SHARING = Shape2D(FEW_ROWS, 4, (16, 8), True)
+SUBGROUP = Shape2D(16, 4, (SHARED_BY, 1), subgroup=True)
+LONGEST = 200_000
+"""Inner sizes beyond are shared by several invocations: the loop of one must stay short."""
+
+UNITS = 32
+"""Waves that run at once on the GPU which shapes are chosen for: eight compute units of four."""
+CLOCKS = 4
+"""Of an instruction of one wave."""
+LATENCY = 350
+"""Clocks of a load that only other waves can hide."""
+CLEARLY = 1.3
+"""How much faster another way than the usual one must seem: units differ from GPU to GPU."""
+LAUNCH = 6000
+"""Clocks that one more dispatch takes which waits for the one before it."""
+
+
+def clocks(p: Product, shape: Shape2D, parts: int = 1) -> int:
+    """Estimated time of a product of known sizes on a small GPU, the inner axis in `parts`.
+
+    Waves take turns on a unit. One alone waits for each of its loads.
+    """
+    tasks, inner, size = shape.tasks(p), p.inner, product((p.rows, p.columns, *p.batch))
+    assert isinstance(tasks, int) and isinstance(inner, int) and isinstance(size, int)
+    turns = -(-tasks * parts // UNITS)
+    trip = max(turns * max(shape.arithmetic, shape.loads), shape.arithmetic + LATENCY)
+    found = -(-inner // (4 * parts)) * trip
+    return found if parts == 1 else found + LAUNCH + size * parts // UNITS
+
+
+def best(p: Product, may_split: bool = False) -> tuple[Shape2D, int]:
+    """The fastest shape of a product of known sizes, and parts of the inner axis for it."""
+    inner = p.inner if isinstance(p.inner, int) else 0
+    parts = [1]
+    if may_split and p.kind == "f32" and p.is_plain:
+        parts += [n for n in (2, 4, 8, 16) if inner % (4 * n) == 0 and inner >= 64 * n]
+    narrow = [s for s in NARROW if at_least(64 * s.columns, p.columns).known]
+    ways = [(shape, n) for n in parts for shape in (UNIFORM, *narrow, LOW, SQUARE, SMALL)]
+    found = min(ways, key=lambda way: clocks(p, *way))
+    return found if CLEARLY * clocks(p, *found) < clocks(p, UNIFORM) else (UNIFORM, 1)
+
+
+def _shapes(p: Product, target: Target) -> Iterator[tuple[Shape2D, tuple[Guard, ...]]]:
+    """Shapes of tiles and when each is the best, in order; the last always is."""
+    low, high = bounds(p.rows)
+    if low is None or low <= FEW_ROWS:
+        if low == high and low is not None:
+            yield dataclasses.replace(SHARING, rows=max(low, 1)), ()
+        else:
+            yield dataclasses.replace(SHARING, rows=1), (at_least(1, p.rows),)
+            yield SHARING, (at_least(FEW_ROWS, p.rows),)
+    short = at_least(LONGEST, p.inner)
+    if (
+        shares_loads(target)
+        and p.a_zero.form != "buffer"
+        and (bounds(p.columns)[1] or LONGEST) > 16
+    ):
+        yield dataclasses.replace(SUBGROUP, rows=_subgroup_rows(p.rows)), (short,)
+        yield SHARING, ()
+        return
+    if target.software:
+        yield LARGE, (short, at_least(p.rows, 9), at_least(p.columns, 5))
+        yield SQUARE, (short, at_least(p.rows, 5), at_least(p.columns, 5))
+    elif p.is_static:
+        yield best(p)[0], (short,)
+    wide = at_least(p.columns, 160), at_least(UNIFORM.tasks(p), ENOUGH)
+    yield UNIFORM, (short, *wide)
+    yield SQUARE, (short, at_least(SQUARE.tasks(p), ENOUGH))
+    yield SMALL, (short,)
+    yield SHARING, ()
+
+
+def _subgroup_rows(rows: Dim) -> int:
+    """Rows of an invocation: 32 are fastest where few of them are past the end."""
+    high = bounds(rows)[1]
+    if high is not None and high <= 8:
+        return 8
+    if isinstance(rows, int) and rows % 32 in (0, *range(27, 32)):
+        return 32
+    return 16
+
+
+def tiles(p: Product, target: Target | None = None) -> Iterator[tuple[Tile, tuple[Guard, ...]]]:
+    """The ways to compute a product, best first; the last one has no guard."""
+    inner, rows, columns = (divisible(d, 4) for d in (p.inner, p.rows, p.columns))
+    large = False
+    for shape, wanted in _shapes(p, target or Target.baseline()):
+        if any(g.known is False for g in wanted):
+            continue
+        unsure = any(g.known is None for g in wanted)
+        if unsure and not shape.shared and shape != SMALL:
+            # while sizes are open, one large tile besides the small one bounds the alternatives
+            if large:
+                continue
+            large = True
+        for fours in itertools.product((True, False), repeat=3):
+            if fours[1] and (shape.subgroup or not p.a_transposed):
+                continue
+            if fours[2] and shape.columns % 4:
+                continue
+            pairs = zip((inner, rows, columns), fours, strict=True)
+            guards = [*wanted, *(g for g, four in pairs if four)]
+            if any(g.known is False for g in guards):
+                continue
+            when = tuple(g for g in guards if g.known is None)
+            yield _tile(p, shape, fours), when
+            if not when:
+                return
+
+
+def _tile(p: Product, shape: Shape2D, fours: tuple[bool, ...]) -> Tile:
+    by_row = fours[2] and p.c_strides[1] == 1 and p.c_strides[0] in (0, p.columns)
+    return Tile(
+        kind=p.kind,
+        rows=shape.rows,
+        columns=shape.columns,
+        workgroup=shape.workgroup,
+        a_transposed=p.a_transposed,
+        b_transposed=p.b_transposed,
+        inner_by_four=fours[0],
+        rows_by_four=fours[1],
+        columns_by_four=fours[2],
+        shared=shape.shared,
+        subgroup=shape.subgroup,
+        panels=shape.subgroup and p.b_panels != "",
+        scale=p.alpha != 1,
+        bias=("row" if by_row else "any") if p.c else "",
+        bias_scale=p.beta != 1,
+        a_kind=p.a_kind if p.a_kind != p.kind else "",
+        b_kind=p.b_kind if p.b_kind != p.kind else "",
+        a_zero=p.a_zero.form,
+        b_zero=p.b_zero.form,
+        b_packed=p.packed is not None,
+        part=p.parts > 1,
+    )
