@@ -17,10 +17,10 @@ from engine.dims import Dim, Guard, symbols_of
 from engine.errors import EngineError
 from engine.fusion import fuse, kernel_inputs, rule_for
 from engine.ir import Graph, Node
-from engine.ops import Support, definition, no
-from engine.partition import DeviceChoice, checked_inputs, partition
+from engine.ops import YES, Support, definition, no
+from engine.partition import DeviceChoice, Partition, checked_inputs, partition
 from engine.passes import PIPELINE, PipelineResult, run_passes
-from engine.placement import build_model, minimum_cut
+from engine.placement import MayFuse, Model, build_model, minimum_cut
 from engine.plan import Append, Plan
 from engine.planner import build_plan, view_roots
 from engine.ranges import Ranges, ranges
@@ -96,14 +96,7 @@ def compile_graph(
     """
     graph = passed.graph
     intervals, support = _support(graph, options, target, binding)
-    placed = partition(
-        graph,
-        support,
-        profile,
-        device=options.device,
-        may_fuse=lambda a, b: rule_for(graph, a, b) not in (None, *options.disable),
-        binding=binding,
-    )
+    placed = _place(graph, support, options, profile, binding)
     symbols = tuple(dict.fromkeys((*input_symbols(graph), *around)))
     views = {
         n.key for n in graph.nodes if n.key not in options.refused and _is_alias(graph, n, symbols)
@@ -161,18 +154,68 @@ def split_ms(
 ) -> tuple[float, float]:
     """Predicted milliseconds at `binding` of the split that has the nodes `on_gpu` on the GPU, as
     far as they can be there, and of the best one."""
-    graph = passed.graph
-    _, support = _support(graph, options, target, binding)
-    model = build_model(
-        graph,
-        support,
-        roles(graph, support),
-        profile,
-        may_fuse=lambda a, b: rule_for(graph, a, b) not in (None, *options.disable),
-        binding=binding,
-    )
+    model = Choices(passed, options, target, profile, binding).model()
     kept = {i for i, n in enumerate(model.nodes) if n.key in on_gpu} - model.only_cpu
     return model.total_ns(kept) / 1e6, model.total_ns(minimum_cut(model)) / 1e6
+
+
+class Choices:
+    """The placements that a graph could have: what they cost, and what they would be if the GPU
+    could do more.
+
+    Args: as `compile_graph` takes them.
+    """
+
+    def __init__(
+        self,
+        passed: PipelineResult,
+        options: Options,
+        target: Target,
+        profile: DeviceProfile,
+        binding: Mapping[str, int],
+    ) -> None:
+        self.graph = passed.graph
+        self.options = options
+        self.profile = profile
+        self.binding = binding
+        _, self.support = _support(self.graph, options, target, binding)
+
+    def model(self) -> Model:
+        """What each node costs on either device, and each transfer."""
+        return build_model(
+            self.graph,
+            self.support,
+            roles(self.graph, self.support),
+            self.profile,
+            may_fuse=_may_fuse(self.graph, self.options),
+            binding=self.binding,
+        )
+
+    def lifted(self, keys: Collection[str]) -> Partition:
+        """The partition if the GPU could run the nodes `keys` too."""
+        support = {**self.support, **dict.fromkeys(keys, YES)}
+        return _place(self.graph, support, self.options, self.profile, self.binding)
+
+
+def _place(
+    graph: Graph,
+    support: Mapping[str, Support],
+    options: Options,
+    profile: DeviceProfile,
+    binding: Mapping[str, int],
+) -> Partition:
+    return partition(
+        graph,
+        support,
+        profile,
+        device=options.device,
+        may_fuse=_may_fuse(graph, options),
+        binding=binding,
+    )
+
+
+def _may_fuse(graph: Graph, options: Options) -> MayFuse:
+    return lambda a, b: rule_for(graph, a, b) not in (None, *options.disable)
 
 
 def _support(

@@ -6,6 +6,7 @@ or as the caller demands.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Callable, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
@@ -20,6 +21,7 @@ from engine.ir import Graph, Node
 from engine.ops import Support
 from engine.placement import MayFuse, Model, Transfer, build_model, minimum_cut
 from engine.ranges import Ranges
+from engine.reasons import Entry, group_reasons, names_text
 from engine.verdicts import (
     Role,
     data_inputs,
@@ -42,6 +44,9 @@ __all__ = [
 
 DeviceChoice = Literal["auto", "gpu", "cpu"]
 Where = Literal["gpu", "cpu", "folded", "host-shape"]
+
+MOST_NAMES = 12
+"""Nodes that a refusal names for each reason."""
 
 _ROLE_REASONS: Mapping[Role, str] = {
     "folded": "its result is known when planning",
@@ -82,7 +87,7 @@ class Partition:
     """
 
     verdicts: Mapping[str, Verdict]
-    labels: Mapping[str, str]
+    labels: Mapping[str, tuple[str, str]]
     crossings: tuple[Crossing, ...]
     guards: tuple[Guard, ...]
     predicted_ms: float
@@ -143,7 +148,7 @@ def partition(
     on_gpu = [support[node.key] for i, node in enumerate(model.nodes) if i in chosen]
     return Partition(
         verdicts=found,
-        labels={node.key: _label(node) for node in graph.nodes},
+        labels={node.key: (node.op_type, node.name or node.key) for node in graph.nodes},
         crossings=_crossings(model, chosen),
         guards=strongest(g for s in on_gpu for g in s.guards),
         predicted_ms=_ms(model.total_ns(chosen)),
@@ -179,16 +184,28 @@ def _verdicts(
 
 
 def check_all_gpu(found: Partition) -> None:
-    """Raises: UnsupportedOpError if a node runs on the CPU, listing all that do, with reasons."""
+    """Raises: UnsupportedOpError if a node runs on the CPU, listing all that do, by reason."""
     refused = [
-        f"  {found.labels[key]}: {verdict.reason}"
-        for key, verdict in found.verdicts.items()
-        if verdict.device == "cpu"
+        Entry(key, op_type, name, found.verdicts[key].reason)
+        for key, (op_type, name) in found.labels.items()
+        if found.verdicts[key].device == "cpu"
     ]
     if refused:
+        lines = []
+        for group in group_reasons(refused):
+            lines.append(f"  {group.reason}: {group.ops_text()}")
+            names = names_text([entry.name for entry in group.entries], MOST_NAMES)
+            lines += textwrap.wrap(
+                names,
+                96,
+                initial_indent="    ",
+                subsequent_indent="    ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
         raise UnsupportedOpError(
             f"require_gpu is set, but {len(refused)} of {len(found.verdicts)} nodes run on the "
-            "CPU:\n" + "\n".join(refused) + "\nRun without require_gpu, or, where only the "
+            "CPU:\n" + "\n".join(lines) + "\nRun without require_gpu, or, where only the "
             "predicted time speaks against the GPU, with device='gpu'."
         )
 

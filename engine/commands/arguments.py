@@ -37,15 +37,15 @@ def input_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--disable", action="append", default=[], metavar="NAME", help="a pass or fusion rule"
     )
+    parser.add_argument(
+        "--require-gpu", action="store_true", help="fail if any node would run on the CPU"
+    )
 
 
 def model_arguments(parser: argparse.ArgumentParser) -> None:
     """`input_arguments`, and the device that the nodes run on."""
     input_arguments(parser)
     parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
-    parser.add_argument(
-        "--require-gpu", action="store_true", help="fail if any node would run on the CPU"
-    )
 
 
 def count(text: str) -> int:

@@ -26,9 +26,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         help="rest before each warm call, for machines that slow down when they are hot",
     )
-    parser.add_argument(
-        "--require-gpu", action="store_true", help="fail if any node would run on the CPU"
-    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures there too")
     parser.add_argument(
         "--chart", type=chart_file, metavar="FILE", help="draw an .svg, or a .png (with Pillow)"

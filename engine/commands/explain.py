@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from pathlib import Path
 
 from engine.commands.arguments import make_feeds, make_session, model_arguments
 
@@ -12,24 +13,41 @@ HELP = "where each node runs, why, and what it costs"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments."""
     model_arguments(parser)
-    parser.add_argument("--wgsl", action="store_true", help="print the generated shaders")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.add_argument("--passes", action="store_true", help="what each pass did, or nearly did")
+    parser.add_argument("--passes", action="store_true", help="all that passes did, or nearly did")
+    parser.add_argument("--json", action="store_true", help="print JSON (docs/explain.md)")
+    parser.add_argument("--wgsl", action="store_true", help="print the generated shaders too")
+    parser.add_argument(
+        "--html", type=Path, metavar="FILE", help="write one page with the graph drawn"
+    )
 
 
 def execute(arguments: argparse.Namespace) -> None:
-    """Plans the model and prints the report."""
+    """Plans the model and prints or writes the report; then checks what `--require-gpu` demands."""
     from engine.tools.console import console, status
 
-    with status("planning"):
+    demanded, arguments.require_gpu = arguments.require_gpu, False
+    if demanded and arguments.device == "auto":
+        arguments.device = "gpu"
+    with status("loading the model") as progress:
         session = make_session(arguments)
+        progress("planning")
         report = session.explain(make_feeds(session, arguments))
+        if arguments.html is not None:
+            from engine.tools.page import explain_page
+
+            progress("drawing the graph")
+            page = explain_page(report, f"{arguments.model.name}, explained")
+            arguments.html.write_text(page, encoding="utf-8")
     out = console()
     if arguments.json:
         print(report.to_json())
-        return
-    out.print(
-        report.to_text(passes=arguments.passes), markup=False, highlight=False, soft_wrap=True
-    )
+    elif arguments.html is not None:
+        out.print(report.summary(), markup=False, highlight=False, soft_wrap=True)
+        out.print(f"\nwrote {arguments.html}", markup=False, highlight=False, soft_wrap=True)
+    else:
+        text = report.to_text(passes=arguments.passes)
+        out.print(text, markup=False, highlight=False, soft_wrap=True)
     if arguments.wgsl:
         print(report.wgsl() or "no shaders: every node is on the CPU (see --device gpu)")
+    if demanded:
+        session.check_gpu()

@@ -102,7 +102,7 @@ class Inference:
             if bodies.has_rule(node):
                 node, inlined = bodies.infer_bodies(self, node, values)
                 if inlined is not None:
-                    self.applied.append(f"If {node.name or node.key} has a constant condition")
+                    self.applied.append(f"If {node.name or node.key!r} has a constant condition")
                     todo.extend(reversed(inlined))
                     continue
             elif not all(is_typed(values[n]) for n in node.writes):
@@ -254,7 +254,7 @@ class Inference:
                 self._compute(node, values)
         if any(values[n].constant is None for n in node.writes):
             return False
-        self.applied.append(f"{node.op_type} {node.name or node.key}")
+        self.applied.append(f"{node.op_type} {node.name or node.key!r} is constant")
         return True
 
     def _evaluate(self, work: Graph, node: Node, values: dict[str, Value]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import log2
 from typing import Any
 
+from engine.compiler import Options
 from engine.passes import PipelineResult
 from engine.plan import Plan
 from engine.runtime.executor import Executor
@@ -21,6 +22,7 @@ class Prepared:
     Attributes:
         signature: the kind of call that it is for.
         passed: what the passes did to get to its graph.
+        options: as it was planned with.
         decided: sizes at which its split was found to be the best, or nearly.
     """
 
@@ -28,6 +30,7 @@ class Prepared:
     executor: Executor
     signature: tuple[Any, ...]
     passed: PipelineResult
+    options: Options
     decided: list[Mapping[str, int]] = field(default_factory=list)
 
     @property

@@ -137,9 +137,9 @@ class Runner:
         """The plan that a call with these inputs would use; of stand-ins only types count."""
         return self._prepare(feeds, self.options, {}, stand_ins)[0].plan
 
-    def passed(self, plan: Plan) -> PipelineResult:
-        """What the passes did to get to the graph of a plan."""
-        return next(p.passed for p in self.prepared if p.plan is plan)
+    def prepared_for(self, plan: Plan) -> Prepared:
+        """What was prepared with a plan."""
+        return next(p for p in self.prepared if p.plan is plan)
 
     @property
     def nbytes(self) -> int:
@@ -259,16 +259,16 @@ class Runner:
         passed = self._passed.get(signature)
         if passed is None or GuardTable(passed.guards).broken(binding):
             passed = self._passed[signature] = optimise(graph, options, binding)
-        plan = self._planned(passed, options, binding, around)
+        plan, used = self._planned(passed, options, binding, around)
         if GuardTable(plan.guards).broken(binding):
             fixed = specialised(graph, binding)
             passed = optimise(fixed, options, binding)
-            plan = self._planned(passed, options, binding, around)
+            plan, used = self._planned(passed, options, binding, around)
             binding = bind_inputs(plan.graph, feeds, around)
             for guard in GuardTable(plan.guards).broken(binding):
                 raise PlanError(f"no plan fits these sizes: it would need that {guard}")
         executor = Executor(plan, self.device, self.constants, self._run_body)
-        prepared = Prepared(plan, executor, key, passed, [dict(binding)])
+        prepared = Prepared(plan, executor, key, passed, used, [dict(binding)])
         self.compiled += 1
         self.prepared.insert(0, prepared)
         if len(self.prepared) > MAX_PLANS:
@@ -288,12 +288,14 @@ class Runner:
         options: Options,
         binding: Mapping[str, int],
         around: Mapping[str, int],
-    ) -> Plan:
-        """The plan of a graph, without the kernels that no size makes fit the device."""
+    ) -> tuple[Plan, Options]:
+        """The plan of a graph, without the kernels that no size makes fit the device, and the
+        options that leave them out."""
         target = self.device.target if self.device is not None else Target.baseline()
         while True:
             try:
-                return compile_graph(passed, options, target, self.profile, binding, around)
+                plan = compile_graph(passed, options, target, self.profile, binding, around)
+                return plan, options
             except LimitError as error:
                 options = _without(options, error)
 

@@ -271,7 +271,8 @@ class InferenceSession:
         Raises: as `run`.
         """
         plan = self.plan(input_feed)
-        return explain(plan, self._runner.passed(plan), self.device_name)
+        found = self._runner.prepared_for(plan)
+        return explain(plan, found.passed, self.device_name, found.options)
 
     def executed(self) -> list[tuple[Node, str]]:
         """Nodes that the last run computed, and where: "gpu" (in a dispatch) or "cpu".

@@ -186,7 +186,7 @@ class TestFolding:
             graph_of([node("Add", "a b", "y")], [], ["y"], {"a": np.ones(3), "b": np.ones(1)})
         )
         assert result.graph.constant("y").tolist() == [2, 2, 2]
-        assert result.applied == ("Add y",)
+        assert result.applied == ("Add 'y' is constant",)
 
     def test_weights_of_any_size(self) -> None:
         weight = np.ones((300, 400), np.int8)
@@ -294,7 +294,7 @@ class TestIf:
         op_types = [n.op_type for n in result.graph.nodes]
         assert op_types == ["Relu" if taken else "Concat", "Identity"]
         assert shown(result.graph, "y") == f"float32[N, 4, {'W' if taken else '2*W'}]"
-        assert result.applied == ("If choice has a constant condition",)
+        assert result.applied == ("If 'choice' has a constant condition",)
 
     def test_condition_on_sizes(self) -> None:
         before = [
@@ -422,7 +422,7 @@ class TestLoop:
         assert [n.op_type for n in inner.nodes] == ["Add", "Neg", "Identity"]
         assert inner.constant("kk").tolist() == [2]
         assert inner.captures == result.graph.nodes[0].captures == ()
-        assert result.applied == ("Add kk",)
+        assert result.applied == ("Add 'kk' is constant",)
 
     def test_a_second_run_keeps_the_symbols(self) -> None:
         body = [

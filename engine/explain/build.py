@@ -1,0 +1,257 @@
+"""The report of a plan: its rows, read off the plan and the costs that decided it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+
+from engine.compiler import Choices, Options
+from engine.costs import evaluate_all
+from engine.dims import Dim, ceildiv, evaluate, symbols_of
+from engine.explain.prices import prices
+from engine.explain.report import (
+    Changes,
+    KernelRow,
+    Measured,
+    NodeRow,
+    Report,
+    SubgraphRow,
+    TransferRow,
+    ValueRow,
+)
+from engine.ir import Node, Value
+from engine.passes import PipelineResult
+from engine.placement import Model
+from engine.plan import Dispatch, Plan
+from engine.schedule import Download, RunCpu, Upload
+
+_GENERATED = re.compile(r"(p2o\.)?[A-Za-z]+[@._-]?\d+")
+
+
+def explain(
+    plan: Plan,
+    passed: PipelineResult,
+    device: str,
+    options: Options,
+    measured: Measured | None = None,
+) -> Report:
+    """The report of a plan.
+
+    Args:
+        plan: what is explained.
+        passed: what the passes did to get to its graph.
+        device: the adapter in a line.
+        options: as the plan was made with.
+        measured: times of calls, if they were measured.
+    """
+    choices = Choices(passed, options, plan.target, plan.profile, plan.binding)
+    return _Builder(plan, choices.model(), options, measured).report(passed, device, choices)
+
+
+def node_name(node: Node) -> str:
+    """How to call a node: its name or, where a converter only counted operators, its output's."""
+    if node.name and not _GENERATED.fullmatch(node.name):
+        return node.name
+    return node.key
+
+
+class _Builder:
+    """Reads the rows of one plan."""
+
+    def __init__(
+        self, plan: Plan, model: Model, options: Options, measured: Measured | None
+    ) -> None:
+        self.plan = plan
+        self.options = options
+        self.measured = measured
+        self.graph = plan.graph
+        self.cpu_ms = {n.key: ns / 1e6 for n, ns in zip(model.nodes, model.cpu_ns, strict=True)}
+        self.nodes = {n.key: n for n in self.graph.nodes}
+        self.subgraph_of: dict[str, int] = {}
+        self.devices: list[str] = []
+        self._walk()
+        self.kernels = tuple(self._kernels())
+        self.kernels_of: dict[str, tuple[int, ...]] = {}
+        for i, kernel in enumerate(self.kernels):
+            for key in kernel.nodes:
+                self.kernels_of[key] = (*self.kernels_of.get(key, ()), i)
+
+    def _walk(self) -> None:
+        """Subgraphs: runs of steps on one device."""
+        steps = [s for s in self.plan.steps if isinstance(s, (Dispatch, RunCpu))]
+        for index, (gpu, run) in enumerate(groupby(steps, lambda s: isinstance(s, Dispatch))):
+            self.devices.append("gpu" if gpu else "cpu")
+            for step in run:
+                keys = step.nodes if isinstance(step, Dispatch) else (step.node.key,)
+                self.subgraph_of.update(dict.fromkeys(keys, index))
+
+    def report(self, passed: PipelineResult, device: str, choices: Choices) -> Report:
+        plan, memory = self.plan, self.plan.memory
+        rows = tuple(self._row(n) for n in self.graph.nodes)
+        on_gpu = sum(self.cpu_ms.get(r.key, 0.0) for r in rows if r.device == "gpu")
+        work = on_gpu + sum(self.cpu_ms.get(r.key, 0.0) for r in rows if r.device == "cpu")
+        found = Report(
+            device=device,
+            mode=self.options.device,
+            binding=dict(plan.binding),
+            nodes=rows,
+            kernels=self.kernels,
+            subgraphs=self._subgraphs(rows),
+            transfers=tuple(self._transfers()),
+            values=self._values(),
+            inputs=self.graph.inputs,
+            outputs=self.graph.outputs,
+            weights_nbytes=_weights_nbytes(plan),
+            predicted_ms=plan.partition.predicted_ms,
+            all_cpu_ms=plan.partition.all_cpu_ms,
+            all_gpu_ms=plan.partition.all_gpu_ms,
+            gpu_work=on_gpu / work if work else 0.0,
+            memory={
+                "peak": memory.peak_nbytes,
+                "no_reuse": memory.no_reuse_nbytes,
+                "lower_bound": memory.lower_bound_nbytes,
+            },
+            prices=(),
+            changes={
+                **{k: Changes(r.applied, r.near_misses) for k, r in passed.results.items()},
+                "fusion": Changes(plan.fusion.applied, plan.fusion.near_misses),
+            },
+            measured=self.measured,
+            shaders=tuple(k.wgsl for k in plan.kernels),
+        )
+        return replace(found, prices=tuple(prices(found.reasons(), plan.partition, choices)))
+
+    def _row(self, node: Node) -> NodeRow:
+        verdict = self.plan.partition.verdicts[node.key]
+        where: str = verdict.device
+        reason = verdict.reason
+        if node.key not in self.subgraph_of:
+            if node.outputs[0] in self.plan.roots:
+                where, reason = "view", "another shape of the same buffer"
+            elif where in ("gpu", "cpu"):
+                where, reason = "folded", "its result is known when planning"
+        kernels = self.kernels_of.get(node.key, ())
+        fused = self.kernels[kernels[0]] if kernels else None
+        predicted, measured = self._times(node, where, kernels)
+        return NodeRow(
+            key=node.key,
+            name=node_name(node),
+            op_type=node.op_type,
+            origin=node.origin,
+            device=where,
+            reason=reason,
+            subgraph=self._subgraph(node),
+            kernels=kernels,
+            fused_into=fused.label if fused is not None and len(fused.nodes) > 1 else "",
+            inputs=node.inputs,
+            outputs=node.outputs,
+            bodies=sum(1 for body in node.bodies.values() for _ in body.walk()),
+            predicted_ms=predicted,
+            measured_ms=measured,
+        )
+
+    def _times(
+        self, node: Node, where: str, kernels: tuple[int, ...]
+    ) -> tuple[float | None, float | None]:
+        if kernels:
+            rows = [self.kernels[i] for i in kernels]
+            return sum(r.predicted_ms for r in rows), _total(r.measured_ms for r in rows)
+        if node.key in self.subgraph_of:
+            measured = self.measured.nodes.get(node.key) if self.measured else None
+            return self.cpu_ms.get(node.key, 0.0), measured
+        return None, None
+
+    def _subgraph(self, node: Node) -> int | None:
+        """That of the node; a view is where the value is made whose buffer it shares."""
+        root = self.plan.root(node.key)
+        maker = self.graph.producer.get(root)
+        return self.subgraph_of.get(node.key if maker is None else maker.key)
+
+    def _kernels(self) -> Iterator[KernelRow]:
+        dispatches, rates = self.plan.dispatches, self.plan.profile
+        work = evaluate_all([n for d in dispatches for n in (d.flops, d.nbytes)], self.plan.binding)
+        for i, dispatch in enumerate(dispatches):
+            flops, nbytes = work[2 * i : 2 * i + 2]
+            seconds = flops / rates.gpu_flops_per_s + nbytes / rates.gpu_bytes_per_s
+            shaders = tuple(v.kernel for v in dispatch.variants)
+            yield KernelRow(
+                label=dispatch.label,
+                nodes=dispatch.nodes,
+                origin=dispatch.origin,
+                subgraph=self.subgraph_of[dispatch.nodes[0]],
+                shader_names=tuple(self.plan.kernels[k].name for k in shaders),
+                shaders=shaders,
+                predicted_ms=rates.launch_ns / 1e6 + seconds * 1e3,
+                measured_ms=self.measured.kernels.get(i) if self.measured else None,
+            )
+
+    def _subgraphs(self, rows: tuple[NodeRow, ...]) -> tuple[SubgraphRow, ...]:
+        found = []
+        for index, device in enumerate(self.devices):
+            nodes = [r for r in rows if r.subgraph == index and r.predicted_ms is not None]
+            kernels = [k for k in self.kernels if k.subgraph == index]
+            parts: list[KernelRow] | list[NodeRow] = kernels if device == "gpu" else nodes
+            predicted = sum(p.predicted_ms or 0.0 for p in parts)
+            measured = _total(p.measured_ms for p in parts)
+            found.append(SubgraphRow(device, len(nodes), len(kernels), predicted, measured))
+        return tuple(found)
+
+    def _transfers(self) -> Iterator[TransferRow]:
+        plan = self.plan
+        moves: list[tuple[str, str, int]] = []
+        sizes: list[Dim] = []
+        index, last = -1, ""
+        for step in plan.steps:
+            if isinstance(step, (Dispatch, RunCpu)):
+                device = "gpu" if isinstance(step, Dispatch) else "cpu"
+                index, last = index + (device != last), device
+            if isinstance(step, (Upload, Download)) and self.graph.constant(step.value) is None:
+                up = isinstance(step, Upload)
+                subgraph = index + (1 if up and last != "gpu" else 0)
+                moves.append((step.value, "upload" if up else "download", subgraph))
+                size = plan.tensor(step.value).size
+                packing = plan.storages[step.value].packing
+                sizes.append(0 if size is None else ceildiv(size, packing) * 4)
+        for move, nbytes in zip(moves, evaluate_all(sizes, plan.binding), strict=True):
+            value, direction, subgraph = move
+            yield TransferRow(value, direction, nbytes, subgraph)
+
+    def _values(self) -> dict[str, ValueRow]:
+        names = dict.fromkeys(n for node in self.graph.nodes for n in (*node.reads, *node.writes))
+        names.update(dict.fromkeys((*self.graph.inputs, *self.graph.outputs)))
+        return {n: _value(self.graph.values[n], self.plan.binding) for n in names}
+
+
+def _value(value: Value, binding: Mapping[str, int]) -> ValueRow:
+    tensor = value.tensor
+    dtype = tensor.dtype.name if tensor is not None else ""
+    shape = tensor.shape if tensor is not None else None
+    known = value.constant is not None
+    if shape is None:
+        return ValueRow(dtype, None, None, known)
+    sizes = None
+    if all(symbols_of(d) <= binding.keys() for d in shape):
+        sizes = tuple(evaluate(d, binding) for d in shape)
+    return ValueRow(dtype, tuple(d if isinstance(d, int) else str(d) for d in shape), sizes, known)
+
+
+def _total(parts: Iterator[float | None]) -> float | None:
+    """The sum of what is known; None if nothing is."""
+    known = [p for p in parts if p is not None]
+    return sum(known) if known else None
+
+
+def _weights_nbytes(plan: Plan) -> int:
+    """Bytes of the constants that kernels read, each once; derived ones as large as theirs."""
+    names = {
+        plan.derived[n].source if n in plan.derived else n
+        for d in plan.dispatches
+        for v in d.variants
+        for n in v.values
+    }
+    arrays = [plan.graph.constant(n) for n in names if n in plan.graph.values]
+    return sum(int(np.size(a)) * 4 for a in arrays if a is not None)

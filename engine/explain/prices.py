@@ -1,0 +1,58 @@
+"""What a reason costs: the graph is placed again as if the GPU could run the nodes it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from engine.compiler import Choices
+from engine.explain.report import Price
+from engine.ir import Graph, Node
+from engine.partition import Partition
+from engine.reasons import ReasonGroup, pattern
+from engine.verdicts import is_control_flow
+
+MOST = 12
+"""Reasons that are priced, those with the most nodes first: each takes a placement."""
+
+
+def prices(groups: Sequence[ReasonGroup], placed: Partition, choices: Choices) -> Iterator[Price]:
+    """The price of each reason in `groups` that a kernel could take away.
+
+    Args:
+        groups: the nodes on the CPU by reason.
+        placed: the partition as it is.
+        choices: what it could be.
+    """
+    if choices.options.device == "cpu":
+        return
+    nodes = {node.key: node for node in choices.graph.nodes}
+    left = MOST
+    for group in groups:
+        keys = [e.key for e in group.entries if _could_run(choices.graph, nodes[e.key])]
+        if group.faster or not keys or not left:
+            continue
+        left -= 1
+        lifted = choices.lifted(keys)
+        yield Price(
+            reason=pattern(group.entries[0].reason),
+            saved_ms=placed.predicted_ms - lifted.predicted_ms,
+            transfers=len(placed.crossings) - len(lifted.crossings),
+            nbytes=_nbytes(placed) - _nbytes(lifted),
+            moved=_on_gpu(lifted) - _on_gpu(placed),
+        )
+
+
+def _could_run(graph: Graph, node: Node) -> bool:
+    """Whether any kernel could compute the node: control flow, strings and sequences have none."""
+    if is_control_flow(node):
+        return False
+    tensors = [graph.tensor(name) for name in (*node.reads, *node.writes)]
+    return all(t is not None and t.shape is not None and t.dtype.wgsl for t in tensors)
+
+
+def _nbytes(placed: Partition) -> int:
+    return placed.nbytes("upload") + placed.nbytes("download")
+
+
+def _on_gpu(placed: Partition) -> int:
+    return sum(verdict.device == "gpu" for verdict in placed.verdicts.values())
