@@ -23,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> None:
     """Plans the model and prints or writes the report; then checks what `--require-gpu` demands."""
+    from engine.partition import check_all_gpu
     from engine.tools.console import console, status
 
     demanded, arguments.require_gpu = arguments.require_gpu, False
@@ -31,7 +32,8 @@ def execute(arguments: argparse.Namespace) -> None:
     with status("loading the model") as progress:
         session = make_session(arguments)
         progress("planning")
-        report = session.explain(make_feeds(session, arguments))
+        feeds = make_feeds(session, arguments)
+        report = session.explain(feeds)
         if arguments.html is not None:
             from engine.tools.page import explain_page
 
@@ -50,4 +52,4 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.wgsl:
         print(report.wgsl() or "no shaders: every node is on the CPU (see --device gpu)")
     if demanded:
-        session.check_gpu()
+        check_all_gpu(session.plan(feeds).partition)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import sqrt
 
 GAP_X, GAP_Y, GUTTER = 22.0, 34.0, 70.0
@@ -105,7 +106,7 @@ class _Layout:
             self.down.append([])
             chain.append(lane)
         chain.append(end)
-        for a, b in zip(chain, chain[1:], strict=False):
+        for a, b in pairwise(chain):
             self.down[a].append(b)
             self.up[b].append(a)
         self.chains[edge] = chain

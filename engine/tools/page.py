@@ -11,6 +11,7 @@ import html
 import json
 from dataclasses import dataclass
 from importlib import resources
+from itertools import pairwise
 from typing import Any
 
 from engine.explain import NodeRow, Report
@@ -222,7 +223,7 @@ def _path(points: tuple[tuple[float, float], ...]) -> str:
     if not points:
         return ""
     parts = [f"M{points[0][0]:.1f} {points[0][1]:.1f}"]
-    for (x0, y0), (x1, y1) in zip(points, points[1:], strict=False):
+    for (x0, y0), (x1, y1) in pairwise(points):
         if abs(x0 - x1) < 0.5 or abs(y0 - y1) < 0.5:
             parts.append(f"L{x1:.1f} {y1:.1f}")
         else:
