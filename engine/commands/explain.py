@@ -38,7 +38,7 @@ def execute(arguments: argparse.Namespace) -> None:
             from engine.tools.page import explain_page
 
             progress("drawing the graph")
-            page = explain_page(report, f"{arguments.model.name}, explained")
+            page = explain_page(report, arguments.model.name)
             arguments.html.write_text(page, encoding="utf-8")
     out = console()
     if arguments.json:

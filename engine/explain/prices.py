@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from engine.compiler import Choices
+from engine.dtypes import STRING
 from engine.explain.report import Price
 from engine.ir import Graph, Node
 from engine.partition import Partition
@@ -43,11 +44,11 @@ def prices(groups: Sequence[ReasonGroup], placed: Partition, choices: Choices) -
 
 
 def _could_run(graph: Graph, node: Node) -> bool:
-    """Whether any kernel could compute the node: control flow, strings and sequences have none."""
+    """Whether a kernel is thinkable: for control flow, strings and sequences there is none."""
     if is_control_flow(node):
         return False
     tensors = [graph.tensor(name) for name in (*node.reads, *node.writes)]
-    return all(t is not None and t.shape is not None and t.dtype.wgsl for t in tensors)
+    return all(t is not None and t.shape is not None and t.dtype is not STRING for t in tensors)
 
 
 def _nbytes(placed: Partition) -> int:

@@ -123,7 +123,8 @@ class _Layout:
             (self.x[i] - box.width / 2, self.y[self.row[i]]) for i, box in enumerate(self.boxes)
         )
         height = max(c[1] + b.height for c, b in zip(corners, self.boxes, strict=True))
-        lines = tuple(self._line(edge, starts, shift, height) for edge in self.edges)
+        lefts = [left for left, _ in extents]
+        lines = tuple(self._line(e, starts, shift, lefts, height) for e in self.edges)
         frames = tuple(self._frames(starts, heights, extents))
         return Drawing(extents[-1][1] + GAP_X, height + GAP_Y, corners, lines, frames)
 
@@ -147,19 +148,44 @@ class _Layout:
         for row in self.rows:
             self._spread(row, [0.0] * len(row))
         for sweep in range(2 * SWEEPS):
-            rows = self.rows if sweep % 2 == 0 else self.rows[::-1]
-            for row in rows:
+            down = sweep % 2 == 0
+            for row in self.rows if down else self.rows[::-1]:
+                both = sweep >= 2 * SWEEPS - 2
+                beside = [
+                    (*self.up[c], *self.down[c]) if both else (self.up if down else self.down)[c]
+                    for c in row
+                ]
                 wanted = [
-                    _mean([self.x[n] for n in (*self.up[c], *self.down[c])], self.x[c]) for c in row
+                    _mean([self.x[n] for n in names], self.x[c])
+                    for c, names in zip(row, beside, strict=True)
                 ]
                 self._spread(row, wanted)
+
+        self._straighten()
+
+    def _straighten(self) -> None:
+        """Puts what is alone below something under it, as far as its row has room."""
+        for row in self.rows:
+            for i, cell in enumerate(row):
+                if len(self.up[cell]) != 1 or len(self.down[self.up[cell][0]]) != 1:
+                    continue
+                x = self.x[self.up[cell][0]]
+                if i:
+                    x = max(x, self.x[row[i - 1]] + self._distance(row[i - 1], cell))
+                if i + 1 < len(row):
+                    x = min(x, self.x[row[i + 1]] - self._distance(cell, row[i + 1]))
+                self.x[cell] = x
+
+    def _distance(self, a: int, b: int) -> float:
+        """The least distance of the centres of neighbours in a row."""
+        return (self.widths[a] + self.widths[b]) / 2 + GAP_X
 
     def _spread(self, row: list[int], wanted: list[float]) -> None:
         """Least squares under the distances that widths demand: pool adjacent violators."""
         offsets, at = [], 0.0
         for i, cell in enumerate(row):
             if i:
-                at += (self.widths[row[i - 1]] + self.widths[cell]) / 2 + GAP_X
+                at += self._distance(row[i - 1], cell)
             offsets.append(at)
         pools: list[tuple[float, int]] = []
         for want, offset in zip(wanted, offsets, strict=True):
@@ -243,7 +269,12 @@ class _Layout:
         return column_of, extents
 
     def _line(
-        self, edge: tuple[int, int], starts: list[int], column: list[int], height: float
+        self,
+        edge: tuple[int, int],
+        starts: list[int],
+        column: list[int],
+        lefts: list[float],
+        height: float,
     ) -> Line:
         start, end = edge
         first, last = self.row[start], self.row[end]
@@ -258,10 +289,9 @@ class _Layout:
             return Line(start, end, (*points, top))
         near = column[first] + 1 == column[last] and last - starts[column[last]] < 3
         if near and starts[column[last]] - first <= 3:
-            gutter = min(self.x[c] - self.widths[c] / 2 for c in self.rows[starts[column[last]]])
-            gutter = min(gutter, top[0]) - GAP_X - GUTTER / 2
+            gutter = lefts[column[last]] - GUTTER / 2
             low = height + GAP_Y / 2
-            points = [bottom, (bottom[0], low), (gutter, low), (gutter, 6.0), (top[0], 6.0), top]
+            points = [bottom, (bottom[0], low), (gutter, low), (gutter, -10.0), (top[0], -10.0), top]
             return Line(start, end, tuple(points))
         return Line(start, end, ())
 

@@ -45,6 +45,18 @@ function fill(made, attributes, children) {
   return made;
 }
 
+const FACE = getComputedStyle(document.body).fontFamily;
+const BOLD = `600 12px ${FACE}`, SMALL = `10.5px ${FACE}`;
+const ruler = document.createElement("canvas").getContext("2d");
+function width(text, font) {
+  ruler.font = font;
+  return ruler.measureText(text).width;
+}
+function squeeze(text, font, room) {
+  const whole = width(text, font);
+  return whole <= room ? text : cut(text, Math.max(3, Math.floor((text.length * room) / whole) - 1));
+}
+
 // What reads and writes what
 
 const makerOf = new Map();
@@ -80,12 +92,16 @@ const cards = report.nodes.map((node, i) => {
     "g",
     { class: `card ${STYLE[node.device]}`, transform: `translate(${x} ${y})`, "data-node": i },
     shape("rect", { width: CARD.width, height: CARD.height }),
-    text(8, 15, "op", cut(node.op_type, 22)),
-    text(8, 29, "name", cut(node.name, 34)),
   );
   const ms = node.measured_ms ?? node.predicted_ms;
   const told = node.fused_into && report.kernels[node.kernels[0]].nodes[0] !== node.key;
-  if (ms !== null && !told) card.append(text(CARD.width - 8, 15, "ms", milliseconds(ms)));
+  const time = ms === null || told ? "" : milliseconds(ms);
+  const room = CARD.width - 16 - (time ? width(time, SMALL) + 8 : 0);
+  const op = text(8, 15, "op", squeeze(node.op_type, BOLD, CARD.width - 16));
+  op.style.setProperty("--big", `${Math.min(19, (12 * (CARD.width - 16)) / width(op.textContent, BOLD))}px`);
+  card.append(op);
+  card.append(text(8, 29, "name", squeeze(node.name, SMALL, room)));
+  if (time) card.append(text(CARD.width - 8, 29, "ms", time));
   layers.cards.append(card);
   return card;
 });
@@ -115,7 +131,8 @@ for (const band of drawing.bands) {
     (band.first ? `: ${plural(part.nodes, "node")}${kernels}, ${milliseconds(ms)}` : " (continued)");
   layers.bands.append(
     shape("rect", { ...pick(band, "x", "y", "width", "height"), class: `band ${part.device}`, "data-subgraph": band.subgraph }),
-    text(band.x + 8, band.y - 5, `band-label ${part.device}`, cut(label, Math.max(24, band.width / 6.6))),
+    text(band.x + 8, band.y - 5, `band-label near ${part.device}`, squeeze(label, BOLD, Math.max(band.width, 160))),
+    text(band.x + 4, band.y - 5, `band-label away ${part.device}`, `${part.device.toUpperCase()} ${band.subgraph}${band.first ? "" : " …"}`),
   );
 }
 for (const group of drawing.groups) {
@@ -133,6 +150,7 @@ const anchor = (index, name, kind) => {
   const end = drawing.ends.find((e) => e.kind === kind && e.name === name);
   return end && { x: end.x + end.width / 2, top: end.y, bottom: end.y + end.height };
 };
+const stubs = new Map();
 const edges = drawing.edges.map((edge, i) => {
   const moves = edge.transfer ? " moves" : "";
   const parts = [];
@@ -140,8 +158,15 @@ const edges = drawing.edges.map((edge, i) => {
     parts.push(shape("path", { class: `edge${moves}`, d: edge.path, "data-edge": i }));
   } else {
     const start = anchor(edge.from, edge.value, "input"), end = anchor(edge.to, edge.value, "output");
-    parts.push(shape("path", { class: `stub${moves}`, d: `M${start.x + 70} ${start.bottom}h8l-4 9z`, "data-edge": i }));
-    parts.push(shape("path", { class: `stub${moves}`, d: `M${end.x - 78} ${end.top - 9}h8l-4 9z` }));
+    const before = stubs.get(edge.to) ?? 0;
+    stubs.set(edge.to, before + 1);
+    const x = end.x - 92 + 11 * before;
+    parts.push(shape("path", { class: `stub${moves}`, d: `M${start.x + 84} ${start.bottom}h8l-4 9z`, "data-edge": i }));
+    parts.push(shape("path", { class: `stub${moves}`, d: `M${x} ${end.top - 9}h8l-4 9z` }));
+    if (!before) {
+      const from = edge.from >= 0 ? report.nodes[edge.from].name : edge.value;
+      parts.push(text(x - 2, end.top - 12, "from", squeeze(`from ${from}`, SMALL, 150)));
+    }
   }
   layers.edges.append(...parts);
   return parts;
@@ -155,12 +180,12 @@ drawing.edges.forEach((edge) => {
   const up = edge.transfer === "upload";
   const at = up ? anchor(edge.to, edge.value, "output") : anchor(edge.from, edge.value, "input");
   const label = `${up ? "▲" : "▼"} ${bytes(edge.nbytes)}`;
-  const width = 14 + 6.4 * label.length;
-  const y = up ? at.top - 25 : at.bottom + 7;
+  const long = 14 + width(label, SMALL) * 1.06;
+  const y = up ? at.top - 19 : at.bottom + 4;
   const made = shape(
     "g",
     { class: "amount", "data-value": edge.value },
-    shape("rect", { x: at.x - width / 2, y, width, height: 16 }),
+    shape("rect", { x: at.x - long / 2, y, width: long, height: 16 }),
     text(at.x, y + 12, "", label),
   );
   made.append(shape("title"));
@@ -173,9 +198,12 @@ drawing.edges.forEach((edge) => {
 const view = { x: 0, y: 0, scale: 1 };
 function apply() {
   world.setAttribute("transform", `translate(${view.x} ${view.y}) scale(${view.scale})`);
-  svg.classList.toggle("far", view.scale < 0.32);
+  svg.classList.toggle("far", view.scale < 0.3);
+  svg.classList.toggle("middle", view.scale >= 0.3 && view.scale < 0.6);
 }
+let moved = false;
 function fit() {
+  moved = false;
   const { width, height } = stage.getBoundingClientRect();
   view.scale = Math.min(1.2, width / (drawing.width + 40), height / (drawing.height + 50));
   view.x = (width - drawing.width * view.scale) / 2;
@@ -183,6 +211,7 @@ function fit() {
   apply();
 }
 function zoom(factor, x, y) {
+  moved = true;
   const scale = Math.min(Math.max(view.scale * factor, 0.02), 4);
   view.x = x - ((x - view.x) * scale) / view.scale;
   view.y = y - ((y - view.y) * scale) / view.scale;
@@ -194,6 +223,7 @@ function zoomMiddle(factor) {
   zoom(factor, width / 2, height / 2);
 }
 function show(x, y, least = 0.8) {
+  moved = true;
   const { width, height } = stage.getBoundingClientRect();
   view.scale = Math.max(view.scale, least);
   view.x = width / 2 - x * view.scale;
@@ -227,6 +257,7 @@ svg.addEventListener("pointermove", (event) => {
     const box = stage.getBoundingClientRect();
     zoom(apart(event) / Math.max(apart(before), 1), other.clientX - box.left, other.clientY - box.top);
   } else if (travelled > 4) {
+    moved = true;
     view.x += dx;
     view.y += dy;
     apply();
@@ -532,6 +563,13 @@ document.addEventListener("keydown", (event) => {
 });
 summarise();
 fit();
-const wanted = new URLSearchParams(location.hash.slice(1)).get("node");
-const given = wanted === null ? -1 : report.nodes.findIndex((n) => n.key === wanted || n.name === wanted);
-if (given >= 0) select(given);
+new ResizeObserver(() => moved || fit()).observe(stage);
+
+// explain.html#find=WORDS searches, #node=NAME shows a node
+const hash = new URLSearchParams(location.hash.slice(1));
+if (hash.has("find")) {
+  find("search").value = hash.get("find");
+  search(hash.get("find"));
+}
+const wanted = report.nodes.findIndex((n) => [n.key, n.name].includes(hash.get("node")));
+if (wanted >= 0) select(wanted);
