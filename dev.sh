@@ -131,6 +131,18 @@ ensure_tint() {
   fi
 }
 
+# Chromium opens the pages that `explain --html` writes; without one those tests are skipped, or fail
+# if ENGINE_REQUIRE_CHROMIUM=1, in which case it is installed if need be.
+ensure_chromium() {
+  local name
+  for name in chromium chromium-browser google-chrome-stable google-chrome; do
+    if command -v "$name" >/dev/null 2>&1; then return 0; fi
+  done
+  if [ "${ENGINE_REQUIRE_CHROMIUM:-}" != 1 ] || ! can_apt; then return 0; fi
+  say "installing Debian's chromium"
+  apt_install chromium fonts-dejavu-core || say "apt-get could not install chromium"
+}
+
 command="${1:-}"
 case "$command" in
   demo | test | lint | bench) shift ;;
@@ -144,7 +156,7 @@ if [ -z "${XDG_RUNTIME_DIR:-}" ]; then
   mkdir -p -m 700 "$XDG_RUNTIME_DIR"
 fi
 [ "$command" = lint ] || ensure_adapter
-[ "$command" != test ] || ensure_tint
+[ "$command" != test ] || { ensure_tint; ensure_chromium; }
 
 case "$command" in
   demo)

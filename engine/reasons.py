@@ -72,6 +72,12 @@ class ReasonGroup:
         left = len(ops) - most
         return shown + (f" and {left} more operators" if left > 0 else "")
 
+    def names_text(self, most: int = 3) -> str:
+        """The operators without their number: "Mul, Add and 2 more operators"."""
+        ops = [op for op, _ in self.ops.most_common()]
+        more = f" and {len(ops) - most} more operators" if len(ops) > most else ""
+        return ", ".join(ops[:most]) + more
+
 
 def group_reasons(entries: Iterable[Entry]) -> list[ReasonGroup]:
     """The groups, largest first; what is only a matter of time is one, and comes last."""
@@ -84,10 +90,9 @@ def group_reasons(entries: Iterable[Entry]) -> list[ReasonGroup]:
 
 
 def _group(key: str, members: Sequence[Entry]) -> ReasonGroup:
-    if not key:
-        return ReasonGroup("predicted to be faster on the CPU", tuple(members), True)
-    same = len({entry.reason for entry in members}) == 1
-    return ReasonGroup(members[0].reason if same else plain(key), tuple(members), False)
+    same = len({entry.reason for entry in members if key} or members) == 1
+    general = plain(key) if key else "predicted to be faster on the CPU"
+    return ReasonGroup(members[0].reason if same else general, tuple(members), not key)
 
 
 def names_text(names: Sequence[str], most: int = 4) -> str:

@@ -129,13 +129,13 @@ def test_usage_errors(model: str, capsys: pytest.CaptureFixture[str]) -> None:
 def test_explain_as_text(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", model, "--device", "gpu", "--dim", "n=7"]) == 0
     text = capsys.readouterr().out
-    assert text.splitlines()[0] == "nodes"
-    assert "  gpu         Tanh  " in text
-    assert "Add + Tanh + Neg" in text
-    assert "  upload          84 B  x" in text
+    assert text.splitlines()[0].startswith("device     ")
+    assert "subgraph 0: GPU, 3 nodes in 1 kernel; predicted " in text
+    assert "kernel 0: Add + Tanh + Neg" in text
+    assert "  → upload x (84 B), b (12 B)" in text
     assert "sizes      n=7" in text
     assert "nodes      3: 3 on the GPU" in text
-    assert "@compute" not in text and "elementwise-chain" not in text
+    assert "@compute" not in text and "passes (--passes shows all" in text
 
 
 @pytest.mark.gpu
@@ -151,7 +151,7 @@ def test_explain_with_passes_and_shaders(model: str, capsys: pytest.CaptureFixtu
 def test_a_disabled_rule_shows_in_explain(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["explain", model, "--device", "gpu", "--disable", "elementwise-chain"]
     assert main(words) == 0
-    assert "kernels    3 dispatches" in capsys.readouterr().out
+    assert "; 3 kernels" in capsys.readouterr().out
 
 
 def test_explain_as_json(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,7 +173,7 @@ def test_require_gpu_lists_what_is_missing(
     assert main(["run", str(path), "--device", "gpu", "--require-gpu"]) == 1
     error = capsys.readouterr().err
     assert error.startswith("error: require_gpu is set, but 1 of 2 nodes run on the CPU:")
-    assert "  Unique 'y': there is no GPU kernel for Unique" in error
+    assert "  there is no GPU kernel for Unique-28: 1 Unique\n    y\n" in error
     assert "random" not in error
 
 

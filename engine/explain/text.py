@@ -95,7 +95,7 @@ def _reason_lines(report: Report) -> Iterator[str]:
         yield f"  {group.reason}: {group.ops_text()}"
         price = None if group.faster else price_of.get(pattern(group.entries[0].reason))
         if price is not None:
-            yield f"    {price_text(price, group.ops_text(2))}"
+            yield f"    {price_text(price, group.names_text())}"
     if len(groups) > _MOST_REASONS:
         yield f"  ... and {len(groups) - _MOST_REASONS} more reasons"
 
@@ -112,13 +112,13 @@ def price_text(price: Price, what: str) -> str:
             more = "more" if price.nbytes < 0 else "less"
             effects.append(f"{verb} {count} but move {nbytes} {more}")
         else:
-            effects.append(f"{verb} no transfer but {nbytes} of them")
+            effects.append(f"move {nbytes} {'less' if price.nbytes > 0 else 'more'}")
     if not price.moved and not effects:
         return f"supporting {what} on the GPU would change nothing: the CPU is faster at it"
     if price.saved_ms >= 0.0005:
         effects.append(f"save about {ms_text(price.saved_ms)}")
     elif price.saved_ms <= -0.0005:
-        effects.append(f"take about {ms_text(-price.saved_ms)} more, by the device's profile")
+        effects.append(f"take about {ms_text(-price.saved_ms)} longer")
     else:
         effects.append("take as long as now")
     return f"supporting {what} on the GPU would {' and '.join(effects)}"

@@ -291,7 +291,14 @@ class _Layout:
         if near and starts[column[last]] - first <= 3:
             gutter = lefts[column[last]] - GUTTER / 2
             low = height + GAP_Y / 2
-            points = [bottom, (bottom[0], low), (gutter, low), (gutter, -10.0), (top[0], -10.0), top]
+            points = [
+                bottom,
+                (bottom[0], low),
+                (gutter, low),
+                (gutter, -10.0),
+                (top[0], -10.0),
+                top,
+            ]
             return Line(start, end, tuple(points))
         return Line(start, end, ())
 

@@ -77,7 +77,7 @@ def _price_texts(report: Report) -> list[str]:
     texts = []
     for group in report.reasons():
         price = None if group.faster else price_of.get(pattern(group.entries[0].reason))
-        texts.append("" if price is None else price_text(price, group.ops_text(2)))
+        texts.append("" if price is None else price_text(price, group.names_text()))
     return texts
 
 
