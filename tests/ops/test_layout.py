@@ -206,5 +206,5 @@ def test_consumers_fused_into_a_transpose(shape: Any, perm: tuple[int, ...]) -> 
     bias = rng.standard_normal(last).astype(np.float32)
     with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
         (got,) = session.run(None, {"x": x, "bias": bias})
-        assert "1 dispatches" in str(session.explain())
+        assert len(session.explain().kernels) == 1
     np.testing.assert_array_equal(got, np.maximum(np.transpose(x, perm) + bias, 0))

@@ -363,7 +363,7 @@ def test_consumers_fused_into_a_product(a: tuple[int, ...], b: tuple[int, ...]) 
     model = onnx.parser.parse_model(text)
     with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
         (got,) = session.run(None, {"a": x, "b": w, "c": c})
-        assert "1 dispatches" in str(session.explain())
+        assert len(session.explain().kernels) == 1
     np.testing.assert_allclose(got, np.maximum(product + c, 0), rtol=1e-5, atol=1e-4)
 
 
