@@ -19,6 +19,7 @@ settings.register_profile("long", deadline=None, max_examples=1000)
 settings.load_profile("ci")
 
 os.environ.setdefault("ENGINE_TARGET", "baseline")
+os.environ.setdefault("ENGINE_CACHE", "off")
 
 GPU_BACKENDS = frozenset({"Vulkan", "Metal", "D3D12"})
 

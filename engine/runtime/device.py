@@ -65,7 +65,7 @@ class AdapterInfo:
 
 
 def _usable() -> list[Any]:
-    native.warm_parser()
+    native.load()
     try:
         found = wgpu.gpu.enumerate_adapters_sync()
     except (RuntimeError, OSError) as error:

@@ -24,6 +24,7 @@ import numpy as np
 from cffi import CDefError, FFIError
 
 from engine.ir import Array
+from engine.runtime import header
 
 os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
 
@@ -42,29 +43,26 @@ Command = tuple[Any, ...]
 
 _SIGNATURES = {
     "wgpuCommandEncoderBeginComputePass": (
-        "struct WGPUComputePassEncoderImpl *(*)"
-        "(struct WGPUCommandEncoderImpl *, WGPUComputePassDescriptor *)"
+        "WGPUComputePassEncoderImpl *(*)(WGPUCommandEncoderImpl *, WGPUComputePassDescriptor *)"
     ),
     "wgpuComputePassEncoderSetPipeline": (
-        "void(*)(struct WGPUComputePassEncoderImpl *, struct WGPUComputePipelineImpl *)"
+        "void(*)(WGPUComputePassEncoderImpl *, WGPUComputePipelineImpl *)"
     ),
     "wgpuComputePassEncoderSetBindGroup": (
-        "void(*)(struct WGPUComputePassEncoderImpl *, uint32_t, struct WGPUBindGroupImpl *, "
-        "size_t, uint32_t *)"
+        "void(*)(WGPUComputePassEncoderImpl *, uint32_t, WGPUBindGroupImpl *, size_t, uint32_t *)"
     ),
     "wgpuComputePassEncoderDispatchWorkgroups": (
-        "void(*)(struct WGPUComputePassEncoderImpl *, uint32_t, uint32_t, uint32_t)"
+        "void(*)(WGPUComputePassEncoderImpl *, uint32_t, uint32_t, uint32_t)"
     ),
-    "wgpuComputePassEncoderEnd": "void(*)(struct WGPUComputePassEncoderImpl *)",
-    "wgpuComputePassEncoderRelease": "void(*)(struct WGPUComputePassEncoderImpl *)",
+    "wgpuComputePassEncoderEnd": "void(*)(WGPUComputePassEncoderImpl *)",
+    "wgpuComputePassEncoderRelease": "void(*)(WGPUComputePassEncoderImpl *)",
     "wgpuBufferMapAsync": (
-        "WGPUFuture(*)(struct WGPUBufferImpl *, uint64_t, size_t, size_t, "
-        "WGPUBufferMapCallbackInfo)"
+        "WGPUFuture(*)(WGPUBufferImpl *, uint64_t, size_t, size_t, WGPUBufferMapCallbackInfo)"
     ),
-    "wgpuBufferGetMappedRange": "void *(*)(struct WGPUBufferImpl *, size_t, size_t)",
-    "wgpuBufferGetConstMappedRange": "void *(*)(struct WGPUBufferImpl *, size_t, size_t)",
-    "wgpuBufferUnmap": "void(*)(struct WGPUBufferImpl *)",
-    "wgpuDevicePoll": "uint32_t(*)(struct WGPUDeviceImpl *, uint32_t, uint64_t *)",
+    "wgpuBufferGetMappedRange": "void *(*)(WGPUBufferImpl *, size_t, size_t)",
+    "wgpuBufferGetConstMappedRange": "void *(*)(WGPUBufferImpl *, size_t, size_t)",
+    "wgpuBufferUnmap": "void(*)(WGPUBufferImpl *)",
+    "wgpuDevicePoll": "uint32_t(*)(WGPUDeviceImpl *, uint32_t, uint64_t *)",
 }
 """What `NativeCalls` calls, as the C header declares it."""
 
@@ -287,7 +285,7 @@ def calls() -> Calls:
         from wgpu.backends.wgpu_native import ffi, lib
 
         for name, signature in _SIGNATURES.items():
-            found = ffi.typeof(getattr(lib, name)).cname
+            found = ffi.typeof(getattr(lib, name)).cname.replace("struct ", "")
             if found != signature:
                 log.info("this wgpu declares %s as %s; its Python API is used", name, found)
                 return PythonCalls()
@@ -297,8 +295,9 @@ def calls() -> Calls:
         return PythonCalls()
 
 
-def warm_parser() -> None:
-    """Parses the C types that wgpu will need; see `parse_types`."""
+def load() -> None:
+    """Loads wgpu's backend, with as little parsing of C as possible; does nothing a second time."""
+    header.load_backend()
     try:
         from wgpu.backends.wgpu_native import ffi
     except ImportError:

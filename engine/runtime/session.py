@@ -25,7 +25,7 @@ from engine.importer.types import Declared
 from engine.ir import Array, Graph, Node, OptionalType, SequenceType, TensorType, ValueType
 from engine.partition import check_all_gpu
 from engine.plan import Plan
-from engine.runtime import calibrate
+from engine.runtime import cache, calibrate
 from engine.runtime.constants import ConstantStore
 from engine.runtime.control import is_driven
 from engine.runtime.device import Device, adapters, open_device
@@ -178,6 +178,7 @@ class InferenceSession:
                 )
                 if self._recording is not None:
                     self._recording.finish()
+        cache.flush()
         return [results[n] for n in names]
 
     @contextmanager

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import wgpu
-from wgpu.backends.wgpu_native import lib
 
 from engine.runtime.device import READBACK, STORAGE, Device
 
@@ -104,6 +103,8 @@ def _runs(numbers: Sequence[int]) -> list[tuple[int, ...]]:
 
 def timestamp_period_ns(device: Device) -> float:
     """Nanoseconds per tick of the device's timestamps, which wgpu hands out as they are."""
+    from wgpu.backends.wgpu_native import lib
+
     return float(lib.wgpuQueueGetTimestampPeriod(device.queue._internal))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,8 +13,8 @@ import numpy as np
 import pytest
 
 from engine.errors import DeviceError
+from engine.runtime import cache, native
 from engine.runtime import device as device_module
-from engine.runtime import native
 from engine.runtime.device import READBACK, STORAGE, Device, choose_adapter
 from engine.runtime.session import InferenceSession
 from engine.target import Target
@@ -162,7 +163,7 @@ def test_making_a_device_and_a_call_parses_few_types_on_its_own() -> None:
 import numpy as np
 from engine import InferenceSession
 from engine.runtime import device as device_module
-from engine.runtime import native
+from engine.runtime import cache, native
 from tests.runtime.models import AFFINE, parse
 session = InferenceSession(parse(AFFINE), device="gpu")
 session.run(None, dict(x=np.ones((2, 3), np.float32), b=np.ones(3, np.float32)))
@@ -170,7 +171,12 @@ from wgpu.backends.wgpu_native import ffi
 mine = [t for t in ffi._parsed_types if not t.startswith("__") and t not in native._TYPES]
 print(len(mine), *mine, sep="\n")
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, cache.VARIABLE: "off"},
+    )
     assert done.returncode == 0, done.stderr
     count, *names = done.stdout.strip().splitlines()
     assert int(count) <= 4, names

@@ -1,0 +1,148 @@
+"""Cache: files that shorten later starts, in the platform's cache folder.
+
+What is kept can be made again, so nothing here fails: a file that is missing, damaged, or of
+another version counts as missing, and a folder that cannot be written is logged. Each file begins
+with a checksum of the rest. The folder is bounded: the files that were used longest ago go first.
+
+The environment variable ENGINE_CACHE is "off", or another folder.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import mmap
+import os
+import tempfile
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "ENGINE_CACHE"
+MAX_NBYTES = 1 << 30
+"""Of all files together."""
+
+_MAGIC = b"onnx-wgpu cache 1\n".ljust(32, b"\0")
+_DIGEST_NBYTES = 32
+_HEADER_NBYTES = len(_MAGIC) + _DIGEST_NBYTES
+
+
+def folder() -> Path | None:
+    """Where files are kept; None if nothing is."""
+    chosen = os.environ.get(VARIABLE, "")
+    if chosen.lower() in ("off", "0", "no", "false"):
+        return None
+    if chosen:
+        return Path(chosen)
+    import platformdirs
+
+    return Path(platformdirs.user_cache_dir("onnx-wgpu")) / "starts"
+
+
+def key(*parts: str | bytes) -> str:
+    """A name for what depends on these, as a hash."""
+    hasher = hashlib.blake2b(digest_size=20)
+    for part in parts:
+        data = part.encode() if isinstance(part, str) else part
+        hasher.update(len(data).to_bytes(8, "little") + data)
+    return hasher.hexdigest()
+
+
+def load(name: str) -> memoryview | None:
+    """The content of a file, mapped into memory; None if there is no valid one."""
+    place = folder()
+    if place is None:
+        return None
+    path = place / name
+    try:
+        with path.open("rb") as file:
+            whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        os.utime(path)
+    except (OSError, ValueError):
+        return None
+    content = whole[_HEADER_NBYTES:]
+    if whole[: len(_MAGIC)] != _MAGIC or whole[len(_MAGIC) : _HEADER_NBYTES] != _digest([content]):
+        log.warning("ignoring %s: it is damaged, or of another version", path)
+        return None
+    return content
+
+
+def store(name: str, parts: Iterable[bytes | memoryview]) -> bool:
+    """Writes a file of these parts, whole or not at all, and drops the oldest of too many."""
+    place = folder()
+    if place is None:
+        return False
+    parts = list(parts)
+    temporary = None
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=place, suffix=".tmp")
+        with os.fdopen(handle, "wb") as file:
+            file.write(_MAGIC + _digest(parts))
+            for part in parts:
+                file.write(part)
+        os.replace(temporary, place / name)
+        _prune(place, name)
+    except OSError as error:
+        log.warning("%s could not be kept in %s: %s", name, place, error)
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _digest(parts: Iterable[bytes | memoryview]) -> bytes:
+    hasher = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
+    for part in parts:
+        hasher.update(part)
+    return hasher.digest()
+
+
+def _prune(place: Path, kept: str) -> None:
+    """Removes files until all together are small enough; `kept` was just written."""
+    files = []
+    for path in place.iterdir():
+        try:
+            state = path.stat()
+        except OSError:
+            continue
+        files.append((path.name == kept, state.st_mtime, state.st_size, path))
+    total = sum(size for _, _, size, _ in files)
+    for _, _, size, path in sorted(files, key=lambda f: f[:2]):
+        if total <= MAX_NBYTES:
+            break
+        path.unlink(missing_ok=True)
+        total -= size
+
+
+_waiting: list[Callable[[], object]] = []
+_lock = threading.Lock()
+
+
+def later(action: Callable[[], object]) -> None:
+    """Puts something off that later starts gain from, until `flush`."""
+    with _lock:
+        _waiting.append(action)
+
+
+def flush(wait: bool = False) -> None:
+    """Does in a thread what was put off; the process ends after it."""
+    with _lock:
+        actions = list(_waiting)
+        _waiting.clear()
+    if not actions:
+        return
+    thread = threading.Thread(target=_do, args=(actions,), name="onnx-wgpu cache")
+    thread.start()
+    if wait:
+        thread.join()
+
+
+def _do(actions: list[Callable[[], object]]) -> None:
+    for action in actions:
+        try:
+            action()
+        except Exception:
+            log.warning("something could not be kept for later starts", exc_info=True)
