@@ -13,7 +13,9 @@ usage: ./dev.sh COMMAND [arguments]
   demo file_type [FILE ...]    tell the type of files from their bytes
   test [PYTEST ARGUMENTS]      run the tests, e.g. ./dev.sh test -m "not slow"
   lint                         ruff check, ruff format --check, mypy --strict
-  bench [MODEL] [OPTIONS]      onnx-wgpu bench; without a model, on those of the demos
+  bench MODEL.onnx [OPTIONS]   onnx-wgpu bench
+  bench [NAMES] [OPTIONS]      this engine beside others, written to docs/benchmarks.md in 12 minutes;
+                               --install gets the others first, --help lists the options
 PYTHON=/path/to/python picks the interpreter (3.11 or newer) that .venv is made with.
 EOF
 }
@@ -178,8 +180,9 @@ case "$command" in
     ;;
   bench)
     case "${1:-}" in
-      "" | -*) exec "$PY" "$ROOT/demos/bench.py" "$@" ;;
-      *) exec "$PY" -m engine bench "$@" ;;
+      *.onnx) exec "$PY" -m engine bench "$@" ;;
     esac
+    cd "$ROOT"
+    exec "$PY" -m tests.bench.peers "$@"
     ;;
 esac
