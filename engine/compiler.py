@@ -26,6 +26,7 @@ from engine.planner import build_plan, view_roots
 from engine.ranges import Ranges, ranges
 from engine.schedule import binders, schedule
 from engine.target import Target
+from engine.tuning import Tuning
 from engine.verdicts import reads_no_content, roles, strongest, verdicts
 
 
@@ -41,6 +42,7 @@ class Options:
         refused: nodes (by key) that the GPU must not run, with the reason.
         growing: (input, output) pairs that stay on the device, where the output appends to the
             input by Concat.
+        tuning: styles of kernels.
     """
 
     device: DeviceChoice = "auto"
@@ -49,6 +51,7 @@ class Options:
     held_inputs: frozenset[str] = frozenset()
     refused: Mapping[str, str] = field(default_factory=dict)
     growing: frozenset[tuple[str, str]] = frozenset()
+    tuning: Tuning = field(default_factory=Tuning)
 
 
 def check_device(device: str) -> DeviceChoice:
@@ -141,6 +144,7 @@ def compile_graph(
         profile=profile,
         appends=appends,
         checked_inputs=checked_inputs(graph, placed, intervals),
+        tuning=options.tuning,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from engine import costs
 from engine.checks import LimitError, misfit
@@ -11,12 +12,13 @@ from engine.codegen import generate
 from engine.dims import Dim, product
 from engine.errors import PlanError
 from engine.fusion import Group
-from engine.ir import Array, Graph, Shape, TensorType
+from engine.ir import Array, Graph, Node, Shape, TensorType
 from engine.layout import Storage, storage_of
-from engine.ops import KernelCall, Lowering, definition, linear
+from engine.ops import KernelCall, Lowering, OpDef, definition, linear
 from engine.plan import Append, Derived, Dispatch, Variant
 from engine.shader import Fused, Kernel, preprocess, render
 from engine.target import Target
+from engine.tuning import DEFAULT, Tuning, signature
 
 log = logging.getLogger(__name__)
 
@@ -30,8 +32,12 @@ class Lowerer:
         target: Target,
         root: Callable[[str], str],
         appends: Mapping[str, Append],
+        tuning: Tuning,
+        binding: Mapping[str, int],
     ) -> None:
         self.graph = graph
+        self.tuning = tuning
+        self.binding = binding
         self.target = target
         self.root = root
         self.appends = appends
@@ -70,14 +76,25 @@ class Lowerer:
         op = definition(group.anchor)
         if op is None or op.lower is None:
             raise PlanError(f"{group.label} has no kernel")
-        view = Lowering(self.graph, group.anchor, self.target, self._new_scratch, self._new_derived)
+        known_by, style = self._style(group.anchor, op)
+        view = Lowering(
+            self.graph, group.anchor, self.target, self._new_scratch, self._new_derived, style
+        )
         stages = op.lower(view)
         chained = len(group.nodes) > 1 or op.tail is not None
         self._find_loose(group, stages, chained)
-        return [
+        dispatches = (
             self._dispatch(group, stage, fuse=chained and index == len(stages) - 1)
             for index, stage in enumerate(stages)
-        ]
+        )
+        return [replace(d, signature=known_by, style=style) for d in dispatches]
+
+    def _style(self, anchor: Node, op: OpDef) -> tuple[str, str]:
+        """What tuning knows a node by, and the style that it says."""
+        if not op.styles:
+            return "", DEFAULT
+        known_by = signature(self.graph, anchor, self.binding)
+        return known_by, self.tuning.choose(known_by, op.styles) if known_by else DEFAULT
 
     def _find_loose(
         self, group: Group, stages: Sequence[Sequence[KernelCall]], chained: bool

@@ -18,6 +18,7 @@ from engine.memory import Interval, MemoryPlan, Slot, assign
 from engine.partition import Partition
 from engine.plan import Append, Dispatch, Plan, Step, epochs
 from engine.target import Target
+from engine.tuning import Tuning
 
 log = logging.getLogger(__name__)
 
@@ -48,12 +49,13 @@ def build_plan(
     profile: costs.DeviceProfile,
     appends: Mapping[str, Append],
     checked_inputs: Sequence[str],
+    tuning: Tuning,
 ) -> Plan:
     """Lowers the scheduled groups, renders their kernels and assigns buffers.
 
     Raises: PlanError if a lowering breaks the contract of `KernelCall`; ShaderError for templates.
     """
-    lowerer = Lowerer(graph, target, lambda n: roots.get(n, n), appends)
+    lowerer = Lowerer(graph, target, lambda n: roots.get(n, n), appends, tuning, binding)
     steps: list[Step] = []
     for task in scheduled:
         if isinstance(task, tasks.RunGpu):

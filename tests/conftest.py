@@ -20,6 +20,7 @@ settings.load_profile("ci")
 
 os.environ.setdefault("ENGINE_TARGET", "baseline")
 os.environ.setdefault("ENGINE_CACHE", "off")
+os.environ.setdefault("ENGINE_TUNING", "off")
 
 GPU_BACKENDS = frozenset({"Vulkan", "Metal", "D3D12"})
 

@@ -14,7 +14,8 @@ ROOT = Path(__file__).parent.parent
 
 ORDER = (
     *("errors", "dtypes", "dims", "target", "ir", "indexing", "shader", "tiles", "windows", "ops"),
-    *("importer", "exporter", "passes", "intervals", "ranges", "costs", "reasons", "verdicts"),
+    *("importer", "exporter", "passes", "intervals", "ranges", "costs", "tuning", "reasons"),
+    *("verdicts",),
     *("placement", "partition", "layout", "fusion", "codegen", "schedule", "memory", "checks"),
     *(
         "plan",

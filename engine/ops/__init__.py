@@ -208,8 +208,10 @@ class Lowering(NodeView):
         target: Target,
         scratch: Callable[[TensorType], str],
         derived: Callable[[str, str, Callable[[Array], Array]], str],
+        style: str = "",
     ) -> None:
         super().__init__(graph, node, target)
+        self.style = style
         self._scratch = scratch
         self._derived = derived
 
@@ -310,6 +312,8 @@ class OpDef:
         variadic: any number of inputs or outputs (`Sum`, `Concat`, `Split`): `lower` keeps to the
             limit of storage buffers by itself.
         random: never folded or merged.
+        styles: kinds of kernel besides the default that `lower` makes if `Lowering.style` asks for
+            them; the tuner measures which is fastest.
         tolerance: largest error over the largest magnitude, against the reference in float64.
     """
 
@@ -333,6 +337,7 @@ class OpDef:
     launches: Callable[[NodeView], Dim] | None = None
     variadic: bool = False
     random: bool = False
+    styles: tuple[str, ...] = ()
     tolerance: float = 1e-5
 
     @property

@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from types import TracebackType
 from typing import Any
@@ -25,7 +25,7 @@ from engine.importer.types import Declared
 from engine.ir import Array, Graph, Node, OptionalType, SequenceType, TensorType, ValueType
 from engine.partition import check_all_gpu
 from engine.plan import Plan
-from engine.runtime import cache, calibrate
+from engine.runtime import cache, calibrate, tunings
 from engine.runtime.constants import ConstantStore
 from engine.runtime.control import is_driven
 from engine.runtime.device import Device, adapters, open_device
@@ -35,6 +35,7 @@ from engine.runtime.runner import Runner
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue
 from engine.target import Target
+from engine.tuning import Tuning
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,8 @@ class InferenceSession:
         target: limits and features that kernels may use: a `Target`, "baseline" (what every
             WebGPU device guarantees) or "adapter" (all that this one offers; the default unless
             the environment variable ENGINE_TARGET says otherwise).
+        tuning: styles of kernels; by default what is shipped for the adapter, and what
+            `onnx-wgpu tune` measured on it; "off" takes the default style for all.
 
     Raises: ModelError for a malformed model, UnsupportedOpError for an operator that nothing
         implements, DeviceError if `device="gpu"` and there is no adapter.
@@ -101,6 +104,7 @@ class InferenceSession:
         adapter: int | str | None = None,
         disable: Collection[str] = (),
         target: Target | str | None = None,
+        tuning: Tuning | str | None = None,
     ) -> None:
         device = _from_providers(providers, device)
         if require_gpu and device == "auto":
@@ -114,6 +118,7 @@ class InferenceSession:
         self._require_gpu = require_gpu
         self._adapter = adapter
         self._target = target
+        self._tuning = tuning
         self._options = options
         self._closed = False
         self.times = CallTimes()
@@ -141,7 +146,9 @@ class InferenceSession:
         with device.lock:
             profile = calibrate.device_profile(device.wgpu, device.info.title)
         constants = ConstantStore(device)
-        return Runner(self._model.graph, self._options, device, profile, constants)
+        tuning = tunings.resolve(self._tuning, device.info, device.target)
+        options = replace(self._options, tuning=tuning)
+        return Runner(self._model.graph, options, device, profile, constants)
 
     def run(
         self,

@@ -1,0 +1,170 @@
+"""Tune: measures the styles of each operator's kernels in a model, and says which are fastest."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from engine.errors import DeviceError
+from engine.ops import definition
+from engine.plan import Plan
+from engine.runtime.recording import Event
+from engine.runtime.session import InferenceSession
+from engine.tuning import DEFAULT, Trial, Tuning
+
+GAIN = 0.95
+"""A style is taken if its time is at most this share of the default's, twice measured."""
+
+Times = dict[str, float]
+"""Least milliseconds of all dispatches of a signature in a call."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was found for one operator with its attributes, types and sizes.
+
+    Attributes:
+        signature: see `engine.tuning.signature`.
+        count: how many nodes of the model have it.
+        style: the fastest.
+        default_ms, style_ms: all of them in one call, in the default style and in that one.
+        measured: styles that were measured, with their times.
+    """
+
+    signature: str
+    count: int
+    style: str
+    default_ms: float
+    style_ms: float
+    measured: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What `tune` found.
+
+    Attributes:
+        tuning: the styles that are faster than the default.
+        choices: all that was measured, the longest first.
+        rounds, all_rounds: how many styles of every operator were measured; more than the first
+            number did not fit the budget.
+        default_ms, tuned_ms: time on the GPU of one call.
+    """
+
+    tuning: Tuning
+    choices: tuple[Choice, ...]
+    rounds: int
+    all_rounds: int
+    default_ms: float
+    tuned_ms: float
+
+
+def tune(
+    model: str | Path,
+    feeds_of: Callable[[InferenceSession], Mapping[str, Any]],
+    *,
+    budget_s: float = 60.0,
+    repeats: int = 5,
+    progress: Callable[[str], None] = lambda text: None,
+    **options: Any,
+) -> Tuned:
+    """Measures whole calls of a model, one style of all operators after the other.
+
+    Args:
+        model: path of the file.
+        feeds_of: the inputs for a session; their sizes are what is tuned for.
+        budget_s: no style is begun after so many seconds.
+        repeats: calls of each style; the fastest counts.
+        progress: is told what is being done.
+        options: for `InferenceSession`, such as `adapter` and `target`.
+
+    Raises: DeviceError if no kernel runs on the GPU; else as `InferenceSession` and its `run`.
+    """
+    started = time.perf_counter()
+
+    def measured(tuning: Tuning, what: str) -> tuple[Times, Plan]:
+        progress(f"{what}: compiling")
+        with InferenceSession(model, device="gpu", tuning=tuning, **options) as session:
+            feeds = feeds_of(session)
+            times, plan = _call_times(session, feeds)
+            for repeat in range(repeats):
+                progress(f"{what}: call {repeat + 1} of {repeats}")
+                times = _least(times, _call_times(session, feeds)[0])
+        return times, plan
+
+    default, plan = measured(Tuning(), "default style")
+    offered = _offered(plan)
+    all_rounds = max((len(styles) for styles, _ in offered.values()), default=0)
+    found: dict[str, dict[str, float]] = {s: {} for s in offered}
+    rounds = 0
+    for place in range(all_rounds):
+        if time.perf_counter() - started > budget_s:
+            break
+        times, _ = measured(Trial(place=place), f"style {place + 1} of {all_rounds}")
+        for signature, (styles, _) in offered.items():
+            if place < len(styles) and signature in times:
+                found[signature][styles[place]] = times[signature]
+        rounds += 1
+    better = {
+        s: min(styles, key=styles.__getitem__)
+        for s, styles in found.items()
+        if styles and min(styles.values()) <= GAIN * default[s]
+    }
+    again, tuned = default, default
+    if better:
+        tuned, _ = measured(Tuning(better), "the fastest styles")
+        again = _least(default, measured(Tuning(), "default style again")[0])
+        better = {s: style for s, style in better.items() if tuned[s] <= GAIN * again[s]}
+    choices = [
+        Choice(
+            s,
+            count,
+            better.get(s, DEFAULT),
+            again[s],
+            tuned[s] if s in better else again[s],
+            found[s],
+        )
+        for s, (_, count) in offered.items()
+        if s in again
+    ]
+    choices.sort(key=lambda c: -c.default_ms)
+    default_ms = sum(again.values())
+    saved_ms = sum(c.default_ms - c.style_ms for c in choices)
+    return Tuned(
+        Tuning(better), tuple(choices), rounds, all_rounds, default_ms, default_ms - saved_ms
+    )
+
+
+def _call_times(session: InferenceSession, feeds: Mapping[str, Any]) -> tuple[Times, Plan]:
+    """Milliseconds by signature of one call, "" for all else, and the plan that ran."""
+    with session.recording() as recording:
+        session.run(None, feeds)
+    kernels: list[Event] = [e for e in recording.events if e.kind == "kernel"]
+    if not kernels:
+        raise DeviceError("no kernel of this model runs on the GPU, so there is nothing to tune")
+    times: Times = defaultdict(float)
+    for event in kernels:
+        times[event.plan.dispatches[event.dispatch].signature] += event.elapsed_ns / 1e6
+    return dict(times), session.plan(feeds)
+
+
+def _least(one: Times, other: Times) -> Times:
+    return {s: min(ms, other.get(s, ms)) for s, ms in one.items()}
+
+
+def _offered(plan: Plan) -> dict[str, tuple[tuple[str, ...], int]]:
+    """Styles and number of nodes by signature."""
+    found: dict[str, tuple[tuple[str, ...], int]] = {}
+    seen = set()
+    for dispatch in plan.dispatches:
+        node = plan.graph.producer[dispatch.nodes[0]]
+        op = definition(node)
+        if dispatch.signature and op is not None and node.key not in seen:
+            seen.add(node.key)
+            _, count = found.get(dispatch.signature, ((), 0))
+            found[dispatch.signature] = (op.styles, count + 1)
+    return found

@@ -1,0 +1,43 @@
+"""What `onnx-wgpu tune` shows."""
+
+from __future__ import annotations
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+
+from engine.tools.tune import Tuned
+
+
+def table(found: Tuned, top: int) -> Table:
+    """A row for each operator and its sizes, slowest first: times of all such nodes in a call."""
+    made = Table(box=SIMPLE_HEAD, title="milliseconds a call, by style", title_justify="left")
+    made.add_column("operator and sizes", overflow="fold")
+    for name in ("nodes", "default", "fastest"):
+        made.add_column(name, justify="right")
+    made.add_column("style")
+    made.add_column("others", overflow="fold")
+    for choice in found.choices[:top]:
+        others = (f"{n} {ms:.2f}" for n, ms in choice.measured.items() if n != choice.style)
+        made.add_row(
+            choice.signature,
+            str(choice.count),
+            f"{choice.default_ms:.2f}",
+            f"{choice.style_ms:.2f}",
+            choice.style or "default",
+            ", ".join(others),
+        )
+    return made
+
+
+def summary(found: Tuned, budget_s: int) -> list[str]:
+    """What tuning changed in all, and whether it was cut short."""
+    lines = [
+        f"kernels take {found.default_ms:.2f} ms a call in the default style, "
+        f"{found.tuned_ms:.2f} ms tuned; another style is faster for {len(found.tuning.styles)} "
+        f"of {len(found.choices)} operators and sizes"
+    ]
+    if found.rounds < found.all_rounds:
+        lines.append(
+            f"{found.rounds} of {found.all_rounds} styles fitted into {budget_s} s: see --budget"
+        )
+    return lines
