@@ -61,7 +61,7 @@ def signature(graph: Graph, node: Node, binding: Mapping[str, int]) -> str:
         if not set().union(*map(symbols_of, tensor.shape)) <= binding.keys():
             return ""
         sizes = (str(evaluate(d, binding)) for d in tensor.shape)
-        texts.append(f"{tensor.dtype.name}[{','.join(sizes)}]")
+        texts.append(f"{tensor.dtype.name}[{'x'.join(sizes)}]")
     attributes = " ".join(
         f"{name}={value}"
         for name, value in sorted(node.attrs.items())

@@ -10,7 +10,7 @@ from engine.dtypes import FLOAT32
 from engine.indexing import IndexMap, index_map
 from engine.ops import KernelCall, Lowering, Stage, linear
 from engine.ops._matmul_text import Tile, body
-from engine.ops._matmul_tiles import FEW_ROWS, Product, best, tiles
+from engine.ops._matmul_tiles import FEW_ROWS, PARTS, Product, best, may_split, tiles
 from engine.ops._variants import shares_loads
 from engine.target import Target
 
@@ -113,10 +113,14 @@ def product_stages(view: Lowering, p: Product, y: str) -> list[Stage]:
     """As `product_stage`, or two stages where parts of the inner axis keep more of a GPU busy."""
     few = (bounds(p.rows)[0] or 0) <= FEW_ROWS or p.columns == 1
     parts = 1
-    if p.is_static and not few and not view.target.software and not shares_loads(view.target):
-        parts = best(p, may_split=True)[1]
+    if view.style in PARTS:
+        parts = PARTS[view.style] if may_split(p, PARTS[view.style]) else 1
+    elif view.style:
+        parts = 1
+    elif p.is_static and not few and not view.target.software and not shares_loads(view.target):
+        parts = best(p, splitting=True)[1]
     if parts == 1:
-        return [product_stage(p, y, view.target)]
+        return [product_stage(p, y, view.target, view.style)]
     size = product((*p.batch, p.rows, p.columns))
     sums = view.scratch(FLOAT32, (parts, size))
     return [product_stage(p.split(parts), sums, view.target), _sum_stage(p, parts, size, sums, y)]
@@ -141,14 +145,14 @@ def _sum_stage(p: Product, parts: int, size: Dim, sums: str, y: str) -> Stage:
     return (KernelCall("matmul_sum", tensors, params, linear(size), flags=flags, trips=parts),)
 
 
-def product_stage(p: Product, y: str, target: Target) -> Stage:
+def product_stage(p: Product, y: str, target: Target, style: str = "") -> Stage:
     """The dispatch of a product into value `y`, with its alternatives."""
     if p.columns == 1 and p.rows != 1 and p.is_plain:
         p = p.row_result()
     maps = index_map("batch_a", p.batch, p.a_batch), index_map("batch_b", p.batch, p.b_batch)
     grids: dict[tuple[int, int], Grid] = {}
     calls = []
-    for tile, when in tiles(p, target):
+    for tile, when in tiles(p, target, style):
         if tile.block not in grids:
             grids[tile.block] = _grid(p, *tile.block)
         calls.append(_call(p, y, tile, when, grids[tile.block], maps))

@@ -117,6 +117,7 @@ class Product:
             batch=(parts, *self.batch),
             a_batch=(inner * (self.rows if self.a_transposed else 1), *self.a_batch),
             b_batch=(inner * (1 if self.b_transposed else self.columns), *self.b_batch),
+            b_panels="",
             c="",
             alpha=1.0,
             parts=parts,
@@ -189,6 +190,21 @@ LARGE = Shape2D(16, 8, (8, 4))
 SMALL = Shape2D(4, 4, (8, 8))
 SHARING = Shape2D(FEW_ROWS, 4, (16, 8), True)
 SUBGROUP = Shape2D(16, 4, (SHARED_BY, 1), subgroup=True)
+STYLES = {
+    "uniform-8x4": UNIFORM,
+    "uniform-8x2": NARROW[0],
+    "uniform-4x4": LOW,
+    "square-16x8": LARGE,
+    "square-8x8": SQUARE,
+    "square-4x4": SMALL,
+    "shared-inner": SHARING,
+    "subgroup-8x4": dataclasses.replace(SUBGROUP, rows=8),
+    "subgroup-16x4": SUBGROUP,
+    "subgroup-32x4": dataclasses.replace(SUBGROUP, rows=32),
+}
+"""Shapes by the names that tuning knows them by."""
+PARTS = {"parts-2": 2, "parts-4": 4, "parts-8": 8, "parts-16": 16}
+"""Parts of the inner axis, each in the shape that seems best, by such names."""
 LONGEST = 200_000
 """Inner sizes beyond are shared by several invocations: the loop of one must stay short."""
 
@@ -217,20 +233,31 @@ def clocks(p: Product, shape: Shape2D, parts: int = 1) -> int:
     return found if parts == 1 else found + LAUNCH + size * parts // UNITS
 
 
-def best(p: Product, may_split: bool = False) -> tuple[Shape2D, int]:
+def may_split(p: Product, parts: int) -> bool:
+    """Whether a product can be computed in so many parts of the inner axis."""
+    return p.kind == "f32" and p.is_plain and divisible(p.inner, 4 * parts).known is True
+
+
+def best(p: Product, splitting: bool = False) -> tuple[Shape2D, int]:
     """The fastest shape of a product of known sizes, and parts of the inner axis for it."""
-    inner = p.inner if isinstance(p.inner, int) else 0
     parts = [1]
-    if may_split and p.kind == "f32" and p.is_plain:
-        parts += [n for n in (2, 4, 8, 16) if inner % (4 * n) == 0 and inner >= 64 * n]
+    if splitting:
+        parts += [n for n in (2, 4, 8, 16) if may_split(p, n) and at_least(p.inner, 64 * n).known]
     narrow = [s for s in NARROW if at_least(64 * s.columns, p.columns).known]
     ways = [(shape, n) for n in parts for shape in (UNIFORM, *narrow, LOW, SQUARE, SMALL)]
     found = min(ways, key=lambda way: clocks(p, *way))
     return found if CLEARLY * clocks(p, *found) < clocks(p, UNIFORM) else (UNIFORM, 1)
 
 
-def _shapes(p: Product, target: Target) -> Iterator[tuple[Shape2D, tuple[Guard, ...]]]:
+def _shapes(
+    p: Product, target: Target, style: str = ""
+) -> Iterator[tuple[Shape2D, tuple[Guard, ...]]]:
     """Shapes of tiles and when each is the best, in order; the last always is."""
+    wanted = STYLES.get(style)
+    if wanted is not None and not (wanted.subgroup and not _may_share(p, target)):
+        yield wanted, (at_least(LONGEST, p.inner),)
+        yield SHARING, ()
+        return
     low, high = bounds(p.rows)
     if low is None or low <= FEW_ROWS:
         if low == high and low is not None:
@@ -239,11 +266,7 @@ def _shapes(p: Product, target: Target) -> Iterator[tuple[Shape2D, tuple[Guard, 
             yield dataclasses.replace(SHARING, rows=1), (at_least(1, p.rows),)
             yield SHARING, (at_least(FEW_ROWS, p.rows),)
     short = at_least(LONGEST, p.inner)
-    if (
-        shares_loads(target)
-        and p.a_zero.form != "buffer"
-        and (bounds(p.columns)[1] or LONGEST) > 16
-    ):
+    if _may_share(p, target) and (bounds(p.columns)[1] or LONGEST) > 16:
         yield dataclasses.replace(SUBGROUP, rows=_subgroup_rows(p.rows)), (short,)
         yield SHARING, ()
         return
@@ -259,6 +282,11 @@ def _shapes(p: Product, target: Target) -> Iterator[tuple[Shape2D, tuple[Guard, 
     yield SHARING, ()
 
 
+def _may_share(p: Product, target: Target) -> bool:
+    """Whether invocations of a subgroup may load rows of a together."""
+    return shares_loads(target) and p.a_zero.form != "buffer"
+
+
 def _subgroup_rows(rows: Dim) -> int:
     """Rows of an invocation: 32 are fastest where few of them are past the end."""
     high = bounds(rows)[1]
@@ -269,11 +297,13 @@ def _subgroup_rows(rows: Dim) -> int:
     return 16
 
 
-def tiles(p: Product, target: Target | None = None) -> Iterator[tuple[Tile, tuple[Guard, ...]]]:
+def tiles(
+    p: Product, target: Target | None = None, style: str = ""
+) -> Iterator[tuple[Tile, tuple[Guard, ...]]]:
     """The ways to compute a product, best first; the last one has no guard."""
     inner, rows, columns = (divisible(d, 4) for d in (p.inner, p.rows, p.columns))
     large = False
-    for shape, wanted in _shapes(p, target or Target.baseline()):
+    for shape, wanted in _shapes(p, target or Target.baseline(), style):
         if any(g.known is False for g in wanted):
             continue
         unsure = any(g.known is None for g in wanted)

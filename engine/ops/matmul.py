@@ -26,7 +26,7 @@ from engine.ops import (
 )
 from engine.ops._matmul_calls import product_stages
 from engine.ops._matmul_text import PANEL
-from engine.ops._matmul_tiles import Product
+from engine.ops._matmul_tiles import PARTS, STYLES, Product
 from engine.ops._shapes import broadcast_shapes
 from engine.ops._variants import shares_loads
 
@@ -185,6 +185,7 @@ register(
         dtypes=_KINDS,
         epilogue=True,
         flops=_flops,
+        styles=(*STYLES, *PARTS),
         tolerance=2e-5,
     )
 )
@@ -199,6 +200,7 @@ register(
         dtypes=_KINDS,
         epilogue=True,
         flops=_flops,
+        styles=(*STYLES, *PARTS),
         tolerance=2e-5,
     )
 )

@@ -98,15 +98,18 @@ def tune(
 
     default, plan = measured(Tuning(), "default style")
     offered = _offered(plan)
+    made = {s: {kernels} for s, kernels in _kernels(plan).items()}
     all_rounds = max((len(styles) for styles, _ in offered.values()), default=0)
     found: dict[str, dict[str, float]] = {s: {} for s in offered}
     rounds = 0
     for place in range(all_rounds):
         if time.perf_counter() - started > budget_s:
             break
-        times, _ = measured(Trial(place=place), f"style {place + 1} of {all_rounds}")
-        for signature, (styles, _) in offered.items():
-            if place < len(styles) and signature in times:
+        times, plan = measured(Trial(place=place), f"style {place + 1} of {all_rounds}")
+        for signature, kernels in _kernels(plan).items():
+            styles, _ = offered.get(signature, ((), 0))
+            if place < len(styles) and kernels not in made[signature]:
+                made[signature].add(kernels)
                 found[signature][styles[place]] = times[signature]
         rounds += 1
     better = {
@@ -150,6 +153,15 @@ def _call_times(session: InferenceSession, feeds: Mapping[str, Any]) -> tuple[Ti
     for event in kernels:
         times[event.plan.dispatches[event.dispatch].signature] += event.elapsed_ns / 1e6
     return dict(times), session.plan(feeds)
+
+
+def _kernels(plan: Plan) -> dict[str, tuple[tuple[str, ...], ...]]:
+    """Hashes of the kernels of each dispatch by signature: equal ones need no measuring twice."""
+    found: dict[str, tuple[tuple[str, ...], ...]] = defaultdict(tuple)
+    for dispatch in plan.dispatches:
+        keys = tuple(plan.kernels[v.kernel].key for v in dispatch.variants)
+        found[dispatch.signature] += (keys,)
+    return found
 
 
 def _least(one: Times, other: Times) -> Times:

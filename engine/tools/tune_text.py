@@ -14,17 +14,17 @@ def table(found: Tuned, top: int) -> Table:
     made.add_column("operator and sizes", overflow="fold")
     for name in ("nodes", "default", "fastest"):
         made.add_column(name, justify="right")
-    made.add_column("style")
-    made.add_column("others", overflow="fold")
+    made.add_column("style", no_wrap=True)
+    made.add_column("next", no_wrap=True)
     for choice in found.choices[:top]:
-        others = (f"{n} {ms:.2f}" for n, ms in choice.measured.items() if n != choice.style)
+        others = sorted((ms, name) for name, ms in choice.measured.items() if name != choice.style)
         made.add_row(
             choice.signature,
             str(choice.count),
             f"{choice.default_ms:.2f}",
-            f"{choice.style_ms:.2f}",
+            f"{choice.style_ms:.2f}" if choice.style else "-",
             choice.style or "default",
-            ", ".join(others),
+            ", ".join(f"{name} {ms:.2f}" for ms, name in others[:1]),
         )
     return made
 

@@ -244,10 +244,10 @@ def test_software_gets_large_tiles() -> None:
 def test_estimates_follow_the_work() -> None:
     usual, large = sized(128, 256, 256), sized(2048, 2048, 256)
     assert clocks(large, UNIFORM) > 30 * clocks(usual, UNIFORM)
-    assert best(large, may_split=True) == (UNIFORM, 1)
-    shape, parts = best(usual, may_split=True)
+    assert best(large, splitting=True) == (UNIFORM, 1)
+    shape, parts = best(usual, splitting=True)
     assert parts > 1 and 1.3 * clocks(usual, shape, parts) < clocks(usual, UNIFORM)
-    assert best(sized(128, 256, 255), may_split=True)[1] == 1, "no part may be longer than another"
+    assert best(sized(128, 256, 255), splitting=True)[1] == 1, "no part may be longer than another"
 
 
 SPLIT = [
@@ -268,7 +268,7 @@ def test_parts_of_the_inner_axis_add_up(case: OpCase) -> None:
 
 def test_where_the_inner_axis_is_split() -> None:
     def stages(p: Product, target: Target) -> list[Stage]:
-        view = SimpleNamespace(target=target, scratch=lambda dtype, shape: "sums")
+        view = SimpleNamespace(target=target, style="", scratch=lambda dtype, shape: "sums")
         return product_stages(view, p, "y")  # type: ignore[arg-type]
 
     p = sized(48, 72, 512, c="c", c_strides=(0, 1), alpha=0.5)
