@@ -1,4 +1,4 @@
-"""Operators of com.microsoft in float32 as standard ones, where these compute the same.
+"""Operators of com.microsoft as standard ones, where these compute the same.
 
 Gelu, BiasGelu, FastGelu                       => [Add +] Gelu
 QuickGelu                                      => Swish
@@ -8,9 +8,13 @@ SkipSimplified-, SimplifiedLayerNormalization  => [Add +] RMSNormalization
 EmbedLayerNormalization                        => Gather + Add + LayerNormalization
 RotaryEmbedding                                => RotaryEmbedding of ai.onnx
 MultiHeadAttention, Attention                  => Attention of ai.onnx (contrib_attention.py)
+GroupQueryAttention => RotaryEmbedding + TensorScatter + Attention (contrib_cached.py)
+FusedConv, FusedGemm, NhwcConv                 => Conv, Gemm + ... (contrib_conv.py)
+QGemm, QLinear...                              => integers or floats between (contrib_quant.py)
 DynamicQuantizeMatMul => DynamicQuantizeLinear + MatMulInteger + Cast + Mul [+ Add]
 
-Other float types stay: their operators round once, where several nodes round after each.
+An operator in float16 or bfloat16 rounds once. Where several nodes would round after each, it
+stays.
 """
 
 from __future__ import annotations
@@ -19,11 +23,26 @@ import numpy as np
 
 from engine.dtypes import FLOAT32
 from engine.ir import Graph, Node
+from engine.ops import FLOATS
+from engine.passes import contrib_conv, contrib_quant
 from engine.passes.base import PassResult
 from engine.passes.build import Builder, Rule, replace_nodes
 from engine.passes.contrib_attention import attention, multi_head_attention
+from engine.passes.contrib_cached import group_query_attention
 
 DOMAIN = "com.microsoft"
+
+
+_EXACT = frozenset(
+    "Cast Concat Equal Expand Gather Greater Identity Range Reshape Shape Slice Split Transpose "
+    "TensorScatter Unsqueeze Where".split()
+)
+"""What does not round; Cast only makes integers and bools here."""
+_ON_INTEGERS = {
+    "GroupQueryAttention": frozenset({"Add", "Max", "RotaryEmbedding", "Sub"}),
+    "RotaryEmbedding": frozenset({"Add"}),
+}
+"""What these operators turn into besides, on integers, or where they round themselves."""
 
 
 def lower_contrib(graph: Graph) -> PassResult:
@@ -33,17 +52,24 @@ def lower_contrib(graph: Graph) -> PassResult:
 
 def _rule_of(node: Node) -> Rule | None:
     if node.domain == DOMAIN and node.op_type in _RULES:
-        return _in_float32
+        return _in_floats
+    if node.domain == DOMAIN and node.op_type in _QUANTIZED:
+        return _QUANTIZED[node.op_type]
     if node.domain == "" and node.op_type == "SimplifiedLayerNormalization":
-        return _in_float32
+        return _in_floats
     return None
 
 
-def _in_float32(b: Builder) -> str:
+def _in_floats(b: Builder) -> str:
     index = 2 if b.node.op_type == "EmbedLayerNormalization" else 0
-    if b.dtype(index) != FLOAT32:
-        return f"it computes in {b.dtype(index)}"
-    return _RULES[b.node.op_type](b)
+    dtype = b.dtype(index)
+    if dtype.name not in FLOATS:
+        return f"it computes in {dtype}"
+    reason = _RULES[b.node.op_type](b)
+    own = _EXACT | _ON_INTEGERS.get(b.node.op_type, frozenset())
+    if not reason and dtype != FLOAT32 and sum(n.op_type not in own for n in b.nodes) > 1:
+        return f"each of its parts would round to {dtype}"
+    return reason
 
 
 def _gelu(b: Builder) -> str:
@@ -156,12 +182,23 @@ def _embed_layer(b: Builder) -> str:
     return ""
 
 
+def _counted(b: Builder, x: str, first: str) -> str:
+    """Positions [batch, length] from that of the first token on."""
+    axis = 2 if len(b.shape(0)) == 4 else 1
+    length = b.op("Shape", x, start=axis, end=axis + 1)
+    zero, one = (b.constant(np.array(n, np.int64)) for n in (0, 1))
+    steps = b.op("Range", zero, b.op("Reshape", length, b.ints()), one)
+    places = b.op("Add", b.op("Reshape", first, b.ints(1)), steps)
+    batch = b.op("Shape", x, start=0, end=1)
+    return b.op("Expand", places, b.op("Concat", batch, length, axis=0))
+
+
 def _rotary(b: Builder) -> str:
-    if len(b.shape(1)) != 2:
-        return "its positions are counted from one number"
     if b.attr("is_packed_batching", 0):
         return "its batch is packed"
     x, positions, cosines, sines = b.node.inputs[:4]
+    if len(b.shape(1)) != 2:
+        positions = _counted(b, x, positions)
     dim = int(b.attr("rotary_embedding_dim", 0))
     heads = int(b.attr("num_heads", 0))
     shape = b.shape(0)
@@ -212,4 +249,16 @@ _RULES: dict[str, Rule] = {
     "MultiHeadAttention": multi_head_attention,
     "Attention": attention,
     "DynamicQuantizeMatMul": _dynamic_product,
+    "FusedConv": contrib_conv.fused_conv,
+    "FusedGemm": contrib_conv.fused_gemm,
+    "GroupQueryAttention": group_query_attention,
+    "NhwcConv": contrib_conv.nhwc_conv,
+}
+_QUANTIZED: dict[str, Rule] = {
+    "QGemm": contrib_quant.gemm,
+    "QLinearAveragePool": contrib_quant.average_pool,
+    "QLinearConcat": contrib_quant.concat,
+    "QLinearConv": contrib_quant.conv,
+    "QLinearGlobalAveragePool": contrib_quant.average_pool,
+    "QLinearSoftmax": contrib_quant.softmax,
 }

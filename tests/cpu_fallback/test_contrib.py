@@ -40,6 +40,40 @@ CASES: list[tuple[str, list[Any], dict[str, Any]]] = [
     ("FusedMatMul", [f32(4, 2, 5), f32(5, 2, 3)], {"transBatchA": 1, "transBatchB": 1}),
     ("FusedMatMul", [f32(5, 2, 4), f32(2, 5, 3)], {"transBatchA": 1, "transA": 1}),
     ("FusedMatMul", [f32(2, 4, 5), f32(3, 2, 5)], {"transBatchB": 1, "transB": 1}),
+    ("FusedConv", [f32(2, 4, 7, 9), f32(6, 4, 3, 2)], {"activation": "Relu"}),
+    (
+        "FusedConv",
+        [f32(2, 4, 7, 9), f32(6, 2, 3, 3), f32(6), f32(2, 6, 7, 9)],
+        {
+            "activation": "LeakyRelu",
+            "activation_params": [0.2],
+            "group": 2,
+            "pads": [1, 1, 1, 1],
+        },
+    ),
+    (
+        "FusedConv",
+        [f32(2, 4, 7, 9), f32(6, 4, 3, 2), f32(6)],
+        {"activation": "Clip", "activation_params": [-0.3, 0.7], "strides": [2, 1]},
+    ),
+    (
+        "FusedConv",
+        [f32(2, 4, 7, 9), f32(6, 4, 1, 1), f32(6)],
+        {"activation": "HardSigmoid", "activation_params": [0.3, 0.4]},
+    ),
+    ("FusedConv", [f32(2, 4, 7, 9), f32(6, 4, 1, 1)], {"activation": "Tanh"}),
+    ("FusedGemm", [f32(3, 4), f32(4, 5)], {"activation": "Relu"}),
+    (
+        "FusedGemm",
+        [f32(4, 3), f32(5, 4), f32(5)],
+        {
+            "activation": "LeakyRelu",
+            "activation_alpha": 0.2,
+            "alpha": 0.5,
+            "transA": 1,
+            "transB": 1,
+        },
+    ),
     ("MatMulIntegerToFloat", [u8(4, 5), i8(5, 3), scalar(0.1), np.abs(f32(3))], {}),
     (
         "MatMulIntegerToFloat",
@@ -145,3 +179,15 @@ def test_weights_packed_for_one_runtime_are_refused() -> None:
     attributes = {"K": 64, "N": 7, "weight_prepacked": 1}
     with pytest.raises(ValueError, match="private"):
         registry.run("MatMulNBits", MS, 1, attributes, [f32(1, 64), u8(7, 2, 16), f32(14)], 1)
+
+
+def test_an_unknown_activation_is_refused() -> None:
+    with pytest.raises(ValueError, match="'Softplus' is none of"):
+        registry.run("FusedGemm", MS, 1, {"activation": "Softplus"}, [f32(2, 3), f32(3, 2)], 1)
+
+
+def test_convolution_with_channels_last() -> None:
+    x, w, b = f32(2, 4, 7, 9), f32(6, 4, 3, 2), f32(6)
+    (expected,) = ort_node("Conv", [x, w, b], 1)
+    (got,) = registry.run("NhwcConv", MS, 1, {}, [x.transpose(0, 2, 3, 1), w, b], 1)
+    np.testing.assert_allclose(got, expected.transpose(0, 2, 3, 1), rtol=1e-4, atol=1e-5)
