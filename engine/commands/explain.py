@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from engine.commands.arguments import make_feeds, make_session, model_arguments
+from engine.commands.arguments import count, make_feeds, make_session, model_arguments
 
 HELP = "where each node runs, why, and what it costs"
 
@@ -13,6 +13,14 @@ HELP = "where each node runs, why, and what it costs"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments."""
     model_arguments(parser)
+    parser.add_argument(
+        "--measure",
+        type=count,
+        nargs="?",
+        const=5,
+        metavar="CALLS",
+        help="measure each kernel and each node on the CPU too (5 calls)",
+    )
     parser.add_argument("--passes", action="store_true", help="all that passes did, or nearly did")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/explain.md)")
     parser.add_argument("--wgsl", action="store_true", help="print the generated shaders too")
@@ -33,7 +41,12 @@ def execute(arguments: argparse.Namespace) -> None:
         session = make_session(arguments)
         progress("planning")
         feeds = make_feeds(session, arguments)
-        report = session.explain(feeds)
+        measured = None
+        if arguments.measure:
+            from engine.tools.measure import measure
+
+            measured = measure(session, feeds, arguments.measure, progress)
+        report = session.explain(None if measured else feeds, measured)
         if arguments.html is not None:
             from engine.tools.page import explain_page
 
@@ -52,4 +65,4 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.wgsl:
         print(report.wgsl() or "no shaders: every node is on the CPU (see --device gpu)")
     if demanded:
-        check_all_gpu(session.plan(feeds).partition)
+        check_all_gpu(session.plan().partition)

@@ -19,7 +19,7 @@ from engine.costs import DeviceProfile
 from engine.dims import evaluate, symbols_of
 from engine.dtypes import STRING, from_numpy
 from engine.errors import DeviceError, EngineError, InputError, UnsupportedOpError
-from engine.explain import Report, explain
+from engine.explain import Measured, Report, explain
 from engine.importer import load_model
 from engine.importer.types import Declared
 from engine.ir import Array, Graph, Node, OptionalType, SequenceType, TensorType, ValueType
@@ -273,14 +273,16 @@ class InferenceSession:
                 return self._runner.plan(self._stand_ins(), stand_ins=True)
             return self._runner.plan(self._check_feeds(input_feed))
 
-    def explain(self, input_feed: Mapping[str, Any] | None = None) -> Report:
+    def explain(
+        self, input_feed: Mapping[str, Any] | None = None, measured: Measured | None = None
+    ) -> Report:
         """Where each node runs, why, and what it costs, for the last call or for these inputs.
 
-        Raises: as `run`.
+        `measured` has the times of calls; see `engine.tools.measure`. Raises: as `run`.
         """
         plan = self.plan(input_feed)
         found = self._runner.prepared_for(plan)
-        return explain(plan, found.passed, self.device_name, found.options)
+        return explain(plan, found.passed, self.device_name, found.options, measured)
 
     def executed(self) -> list[tuple[Node, str]]:
         """Nodes that the last run computed, and where: "gpu" (in a dispatch) or "cpu".
