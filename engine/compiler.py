@@ -23,6 +23,7 @@ from engine.passes import PIPELINE, PipelineResult, run_passes
 from engine.placement import MayFuse, Model, build_model, minimum_cut
 from engine.plan import Append, Plan
 from engine.planner import build_plan, view_roots
+from engine.progress import tell
 from engine.ranges import Ranges, ranges
 from engine.schedule import binders, schedule
 from engine.target import Target
@@ -99,6 +100,7 @@ def compile_graph(
     """
     graph = passed.graph
     intervals, support = _support(graph, options, target, binding)
+    tell("placing nodes on devices")
     placed = _place(graph, support, options, profile, binding)
     symbols = tuple(dict.fromkeys((*input_symbols(graph), *around)))
     views = {
@@ -129,6 +131,7 @@ def compile_graph(
         *late_checks(graph, support, placed, symbols),
         *view_checks(graph, [n for n in graph.nodes if n.key in live & views]),
     ]
+    tell("writing shaders")
     return build_plan(
         graph,
         target,

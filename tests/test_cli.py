@@ -273,3 +273,29 @@ def test_the_module_is_the_command(model: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 1
     assert done.stderr.startswith("error: ") and "Traceback" not in done.stderr
+
+
+@pytest.mark.gpu
+def test_explain_measures_and_draws(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    words = ["explain", model, "--device", "gpu", "--measure", "2", "--html", str(page)]
+    assert main(words) == 0
+    text = capsys.readouterr().out
+    assert " a call, median of 2 (kernels " in text
+    assert text.endswith(f"\nwrote {page}\n") and "subgraph 0" not in text
+    content = page.read_text(encoding="utf-8")
+    assert "<title>affine.onnx</title>" in content and '"calls":2' in content
+
+
+@pytest.mark.gpu
+def test_explain_reports_before_it_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "unique.onnx"
+    onnx.save(parse("g (float[4] x) => (float[k] y) { a = Abs(x) y = Unique(a) }"), path)
+    assert main(["explain", str(path), "--require-gpu"]) == 1
+    captured = capsys.readouterr()
+    assert "nodes      2: 1 on the GPU, 1 on the CPU" in captured.out
+    assert captured.err.startswith("error: require_gpu is set, but 1 of 2 nodes run on the CPU:")

@@ -13,9 +13,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 ORDER = (
-    *("errors", "dtypes", "dims", "target", "ir", "indexing", "shader", "tiles", "windows", "ops"),
-    *("importer", "exporter", "passes", "intervals", "ranges", "costs", "tuning", "reasons"),
-    *("verdicts",),
+    *("errors", "progress", "dtypes", "dims", "target", "ir", "indexing"),
+    *("shader", "tiles", "windows", "ops", "importer", "exporter", "passes"),
+    *("intervals", "ranges", "costs", "tuning", "reasons", "verdicts"),
     *("placement", "partition", "layout", "fusion", "codegen", "schedule", "memory", "checks"),
     *(
         "plan",

@@ -24,10 +24,10 @@ def execute(arguments: argparse.Namespace) -> None:
     from engine.tools.console import console, status
     from engine.tools.inputs import describe
 
-    with status("loading the model"):
+    with status("loading the model") as progress:
         session = make_session(arguments)
         feeds = make_feeds(session, arguments)
-    with status("running"):
+        progress("running")
         results = session.run(None, feeds)
     out = console()
     where = Counter(device for _, device in session.executed())

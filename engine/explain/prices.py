@@ -9,6 +9,7 @@ from engine.dtypes import STRING
 from engine.explain.report import Price
 from engine.ir import Graph, Node
 from engine.partition import Partition
+from engine.progress import tell
 from engine.reasons import ReasonGroup, pattern
 from engine.verdicts import is_control_flow
 
@@ -33,6 +34,7 @@ def prices(groups: Sequence[ReasonGroup], placed: Partition, choices: Choices) -
         if group.faster or not keys or not left:
             continue
         left -= 1
+        tell(f"pricing what runs on the CPU: reason {MOST - left}")
         lifted = choices.lifted(keys)
         yield Price(
             reason=pattern(group.entries[0].reason),

@@ -137,6 +137,9 @@ def _node_lines(report: Report) -> Iterator[str]:
     """The nodes by subgraph, under what the subgraph is."""
     ops = max((len(n.op_type) for n in report.nodes), default=0)
     measured = report.measured is not None
+    times = f"  {'predicted':>11}" + (f"  {'measured':>11}" if measured else "")
+    if report.subgraphs:
+        yield f"{times}  {'operator':{ops}}  {'node':40}  where, or why not on the GPU"
     for index, part in enumerate(report.subgraphs):
         kernels = f" in {count_text(part.kernels, 'kernel')}" if part.kernels else ""
         times = f"predicted {ms_text(part.predicted_ms)}"

@@ -18,6 +18,7 @@ from engine.importer.reader import Reader
 from engine.importer.tensors import Weights, detach
 from engine.importer.types import Declared, declared
 from engine.ir import Graph
+from engine.progress import tell
 
 __all__ = ["Declared", "Model", "load_model"]
 
@@ -64,6 +65,7 @@ def load_model(
     Raises: ModelError, with what is wrong, if it is malformed. FileNotFoundError if there is no
         such file.
     """
+    tell("reading the model")
     if isinstance(model, ModelProto):
         proto, path = model, None
     elif isinstance(model, (bytes, bytearray, memoryview)):

@@ -30,6 +30,7 @@ from engine.passes.lower_training import lower_training
 from engine.passes.merge_views import merge_views
 from engine.passes.sink_pad import sink_pad
 from engine.passes.split_cache import split_cache
+from engine.progress import tell
 
 __all__ = ["PIPELINE", "Pass", "PassResult", "PipelineResult", "PipelineStep", "run_passes"]
 
@@ -173,6 +174,7 @@ def run_passes(
 
     def run(step: PipelineStep, graph: Graph) -> Graph:
         nonlocal changed
+        tell("inferring shapes, folding" if step.name == "infer" else f"optimising: {step.name}")
         result = step.function(graph, binding) if step.takes_binding else step.function(graph)
         result.graph.check()
         before = results.get(step.name)

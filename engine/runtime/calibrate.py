@@ -23,6 +23,7 @@ import wgpu
 from cpu_fallback import registry
 from engine.costs import DeviceProfile
 from engine.errors import EngineError
+from engine.progress import tell
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ def device_profile(
             log.info("measuring the speed of %s", title)
         except (EngineError, OSError) as error:
             log.warning("ignoring the device profile in %s: %s", path, error)
+    tell(f"calibrating, once: measuring the speed of {title}")
     profile = measure(device, title)
     try:
         _store(path, profile)

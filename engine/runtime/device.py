@@ -228,6 +228,10 @@ class Device:
         with self.guarded("a submit"):
             self.queue.submit([encoder.finish()])
 
+    def compiled(self, kernel: Kernel) -> bool:
+        """Whether `pipeline` has one at hand."""
+        return kernel.key in self._pipelines
+
     def pipeline(self, kernel: Kernel) -> Pipeline:
         """The pipeline of a kernel, compiled once per device while it is among the last used.
 

@@ -18,6 +18,7 @@ from engine.errors import DeviceError, PlanError
 from engine.ir import Array
 from engine.layout import Storage
 from engine.plan import Plan
+from engine.progress import tell
 from engine.runtime.constants import ConstantStore
 from engine.runtime.context import ExecutionContext
 from engine.runtime.device import READBACK, REPEAT_NBYTES, STORAGE, UNIFORM, Device, Pipeline
@@ -29,6 +30,8 @@ MAX_SUBMIT_NS = 200_000_000
 """Most predicted time of a submit: watchdogs of phones and of Windows end what takes seconds."""
 MAX_PROGRAMS = 64
 """For how many bindings and batches a plan keeps the commands."""
+
+_COMPILES = ", whose driver compiles shaders at their first use"
 
 
 @dataclass(frozen=True)
@@ -82,6 +85,7 @@ class Recorder:
         self._programs: OrderedDict[tuple[int, ...], Program] = OrderedDict()
         self._generation = 0
         self._params: Any = None
+        self._fresh = False
         self._written: dict[int, bytes] = {}
 
     @property
@@ -98,7 +102,9 @@ class Recorder:
     def compile_all(self) -> None:
         """Compiles every variant: sizes vary, so any of them may be wanted by the next call."""
         if self.device is not None:
-            for kernel in self.plan.kernels:
+            count = len(self.plan.kernels)
+            for number, kernel in enumerate(self.plan.kernels, 1):
+                tell(f"compiling shader {number} of {count}, for other sizes")
                 self.device.pipeline(kernel)
 
     def prepare_buffers(self, bound: Bound) -> None:
@@ -305,6 +311,13 @@ class Recorder:
         context.times.submits += 1
         recording.events.append(replace(event, start_ns=begin_ns, end_ns=end_ns))
 
+    def _which_shader(self, context: ExecutionContext, kernel: int) -> str:
+        """What is being compiled, in words, and how far that is."""
+        chosen = ((self._dispatches[i], c[0]) for i, c in sorted(context.chosen.items()))
+        wanted = list(dict.fromkeys(d.variants[choice].kernel for d, choice in chosen))
+        number = wanted.index(kernel) + 1
+        return f"compiling shader {number} of {len(wanted)}: {self.plan.kernels[kernel].name}"
+
     def _group(self, context: ExecutionContext, index: int, choice: int) -> _Group:
         """The bind group of a dispatch, made anew only if a buffer is another one."""
         variant = self._dispatches[index].variants[choice]
@@ -315,7 +328,11 @@ class Recorder:
         if found is None or found.generation != self._generation or found.external != external:
             device = self.required()
             buffers = [self.buffer(context, name) for name in variant.values]
-            pipeline = device.pipeline(self.plan.kernels[variant.kernel])
+            kernel = self.plan.kernels[variant.kernel]
+            if not device.compiled(kernel):
+                self._fresh = True
+                tell(self._which_shader(context, variant.kernel))
+            pipeline = device.pipeline(kernel)
             offset = self.binder.params_offsets[index, choice]
             group = device.bind_group(pipeline, buffers, self._params, offset)
             found = _Group(self._generation, external, pipeline, group)
@@ -375,6 +392,7 @@ class Recorder:
             if name not in context.submitted:
                 continue
             context.submitted.remove(name)
+            tell(f"waiting for the GPU{_COMPILES if self._fresh else ''}")
             shape = context.shapes[name]
             nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
             start_ns = time.perf_counter_ns()
@@ -390,3 +408,4 @@ class Recorder:
                 recording = context.recording
                 recording.add("wait", name, start_ns, self.plan, end_ns=arrived_ns)
                 recording.add("download", name, arrived_ns, self.plan, nbytes=array.nbytes)
+        self._fresh = False

@@ -9,8 +9,10 @@ from contextlib import contextmanager
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from engine.explain import size_text
+from engine.progress import listening
 from engine.runtime.device import AdapterInfo
 from engine.target import Target
 from engine.tools import bench_report
@@ -27,14 +29,35 @@ def console() -> Console:
 def status(text: str) -> Iterator[Callable[[str], None]]:
     """A spinner on a terminal's standard error while the block runs; nothing elsewhere.
 
-    Yields a function that changes the text.
+    Behind the text stands what the engine tells of its work. Yields a function that changes the
+    text.
     """
-    err = Console(stderr=True)
     if not sys.stderr.isatty():
         yield lambda new: None
         return
-    with err.status(text) as spinner:
-        yield spinner.update
+    err = Console(stderr=True)
+    with err.status(Text(text)) as spinner:
+        line = _Line(text, err.width - 4, spinner.update)
+        with listening(line.add):
+            yield line.start
+
+
+class _Line:
+    """What `status` shows: a headline, and what is being done for it."""
+
+    def __init__(self, text: str, width: int, show: Callable[[Text], None]) -> None:
+        self.text = text
+        self.width = width
+        self.show = show
+
+    def start(self, text: str) -> None:
+        self.text = text
+        self.show(Text(text))
+
+    def add(self, detail: str) -> None:
+        line = Text(f"{self.text}: {detail}")
+        line.truncate(self.width, overflow="ellipsis")
+        self.show(line)
 
 
 def bench_table(results: Sequence[Measurement]) -> Table:
