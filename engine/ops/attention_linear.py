@@ -1,4 +1,7 @@
-"""LinearAttention: attention by a state of fixed size, one step after the other."""
+"""LinearAttention: attention by a state of fixed size, one step after the other.
+
+Of CausalConvWithState only the types: it is run as its function body.
+"""
 
 from __future__ import annotations
 
@@ -225,3 +228,14 @@ register(
         tolerance=2e-5,
     )
 )
+
+
+def _infer_causal(view: InferView) -> list[ValueType]:
+    x, weight = view.type(0), view.shape(1)
+    if x.shape is None or len(x.shape) != 3 or len(weight) != 3:
+        raise ShapeError(f"{view.describe()}: input and weight must be of rank 3")
+    state = TensorType(x.dtype, (*x.shape[:2], weight[2] - 1))
+    return [x, view.type(3) if view.has(3) else state]
+
+
+register(OpDef("CausalConvWithState", 27, infer=_infer_causal))

@@ -1,4 +1,4 @@
-"""Convolutions and quantised operators of com.microsoft: types only, as in `contrib.py`."""
+"""Convolutions, quantised and other operators of com.microsoft: types only, as `contrib.py`."""
 
 from __future__ import annotations
 
@@ -96,6 +96,16 @@ def _group_query(view: InferView) -> list[ValueType]:
     return [TensorType(dtype, (batch, length, heads * value)), *caches]
 
 
+def _simplified(view: InferView) -> list[ValueType]:
+    """Root-mean-square normalisation over the axes from `axis` on, and its factor."""
+    x = view.type(0)
+    if x.shape is None:
+        return [x, TensorType(FLOAT32)]
+    axis = view.axis(len(x.shape), -1)
+    ones = (1,) * (len(x.shape) - axis)
+    return [x, TensorType(FLOAT32, (*x.shape[:axis], *ones))]
+
+
 for _names, _rule in (
     (("FusedConv", "NhwcConv", "QLinearConv"), _conv),
     (("FusedGemm", "QGemm"), _gemm),
@@ -106,3 +116,6 @@ for _names, _rule in (
 ):
     for _name in _names:
         register(OpDef(_name, domain=MICROSOFT, infer=_rule))
+for _domain in ("", MICROSOFT):
+    # that of ai.onnx is no operator of ONNX, but what ONNX Runtime writes into optimised models
+    register(OpDef("SimplifiedLayerNormalization", domain=_domain, infer=_simplified))

@@ -1,13 +1,16 @@
-"""ReverseSequence."""
+"""ReverseSequence; types of what joins and splits strings."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from engine.dims import product
+from engine.dtypes import INT64, STRING
+from engine.ir import TensorType, ValueType
 from engine.ops import (
     ALL,
     YES,
+    InferView,
     KernelCall,
     Lowering,
     NodeView,
@@ -18,6 +21,7 @@ from engine.ops import (
     no,
     register,
 )
+from engine.ops._shapes import infer_broadcast
 from engine.ops.shape import keep_type
 
 
@@ -64,3 +68,20 @@ register(
         tolerance=0.0,
     )
 )
+
+
+def _infer_string_split(view: InferView) -> list[ValueType]:
+    shape = view.type(0).shape
+    parts = None if shape is None else (*shape, view.fresh("parts"))
+    return [TensorType(STRING, parts), TensorType(INT64, shape)]
+
+
+def _infer_normalizer(view: InferView) -> list[ValueType]:
+    """Stop words are left out, at least one string stays."""
+    shape = view.shape(0)
+    return [TensorType(STRING, (*shape[:-1], view.fresh("words")))]
+
+
+register(OpDef("StringConcat", 20, infer=infer_broadcast(STRING)))
+register(OpDef("StringNormalizer", 10, infer=_infer_normalizer))
+register(OpDef("StringSplit", 20, infer=_infer_string_split))

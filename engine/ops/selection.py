@@ -1,4 +1,4 @@
-"""TopK: the largest or smallest elements along an axis, and where they stand."""
+"""TopK: the largest or smallest elements along an axis, and where they stand; types of Unique."""
 
 from __future__ import annotations
 
@@ -120,3 +120,19 @@ register(
         tolerance=0.0,
     )
 )
+
+
+def _infer_unique(view: InferView) -> list[ValueType]:
+    x, count = view.type(0), view.fresh("unique")
+    if x.shape is None:
+        return [x, *[TensorType(INT64, (view.fresh("unique"),)) for _ in range(3)]]
+    size: Dim = product(x.shape)
+    shape: Shape = (count,)
+    if view.attr("axis") is not None:
+        axis = view.axis(len(x.shape))
+        size, shape = x.shape[axis], (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    indices, inverse = TensorType(INT64, (count,)), TensorType(INT64, (size,))
+    return [TensorType(x.dtype, shape), indices, inverse, indices]
+
+
+register(OpDef("Unique", 11, infer=_infer_unique))

@@ -1,4 +1,4 @@
-"""Windows of signals; of STFT and mel weights types only, they run on the CPU."""
+"""Windows of signals; of DFT, STFT and mel weights types only, they run on the CPU."""
 
 from __future__ import annotations
 
@@ -43,6 +43,28 @@ def _mel_weights(view: InferView) -> list[ValueType]:
     dtype = from_code(int(view.attr("output_datatype", 1)))
     bins = _length(view, 0, "bins")
     return [TensorType(dtype, (floordiv(_length(view, 1, "dft_length"), 2) + 1, bins))]
+
+
+def _dft(view: InferView) -> list[ValueType]:
+    x = view.type(0)
+    if x.shape is None:
+        return [x]
+    known = view.ints(2) if view.has(2) else [-2]
+    if known is None:
+        # along any axis but the last one
+        lead = tuple(view.fresh("bins") for _ in x.shape[:-1])
+        return [TensorType(x.dtype, (*lead, view.fresh("parts")))]
+    axis = view.normal_axis(known[0], len(x.shape))
+    if axis == len(x.shape) - 1:
+        raise ShapeError(f"{view.describe()}: the last axis holds real and imaginary parts")
+    half, back = bool(view.attr("onesided", 0)), bool(view.attr("inverse", 0))
+    size = 2 * (x.shape[axis] - 1) if half and back else x.shape[axis]
+    if view.has(1):
+        size = _length(view, 1, "dft_length")
+    if half and not back:
+        size = floordiv(size, 2) + 1
+    parts = 1 if half and back else 2
+    return [TensorType(x.dtype, (*x.shape[:axis], size, *x.shape[axis + 1 : -1], parts))]
 
 
 def _stft(view: InferView) -> list[ValueType]:
@@ -109,4 +131,5 @@ for _name in _WEIGHTS:
         )
     )
 register(OpDef("MelWeightMatrix", 17, infer=_mel_weights))
+register(OpDef("DFT", 20, infer=_dft))
 register(OpDef("STFT", 17, infer=_stft))

@@ -22,15 +22,16 @@ def gpu_failures(op_type: str, *, require_gpu: bool = False) -> dict[str, str]:
             ) as session:
                 names = [value.name for value in session.get_inputs()]
                 for inputs, expected in case.data_sets:
-                    got = session.run(None, dict(zip(names, map(_array, inputs), strict=False)))
+                    got = session.run(None, dict(zip(names, map(as_array, inputs), strict=False)))
                     with np.errstate(all="ignore"):
                         Runner.assert_similar_outputs(
-                            [_array(v) for v in expected], got, case.rtol, case.atol
+                            [as_array(v) for v in expected], got, case.rtol, case.atol
                         )
         except (engine.EngineError, AssertionError) as error:
             failed[case.name] = " ".join(str(error).split())[:300]
     return failed
 
 
-def _array(value: Any) -> Any:
+def as_array(value: Any) -> Any:
+    """A value of the suite as an array, if it is a tensor."""
     return onnx.numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
