@@ -113,9 +113,7 @@ for _names, _rule in (
     (("QLinearConcat",), _concat),
     (("QLinearSoftmax",), keep_type),
     (("GroupQueryAttention",), _group_query),
+    (("SimplifiedLayerNormalization",), _simplified),
 ):
     for _name in _names:
         register(OpDef(_name, domain=MICROSOFT, infer=_rule))
-for _domain in ("", MICROSOFT):
-    # that of ai.onnx is no operator of ONNX, but what ONNX Runtime writes into optimised models
-    register(OpDef("SimplifiedLayerNormalization", domain=_domain, infer=_simplified))
