@@ -8,7 +8,6 @@ Everything here is pure: no GPU is touched, and `wgpu` is not imported.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 
 from engine import fusion as fusion_stage
 from engine.checks import late_checks, view_checks
@@ -18,7 +17,8 @@ from engine.errors import EngineError
 from engine.fusion import fuse, kernel_inputs, rule_for
 from engine.ir import Graph, Node
 from engine.ops import YES, Support, definition, no
-from engine.partition import DeviceChoice, Partition, checked_inputs, partition
+from engine.options import Options
+from engine.partition import Partition, checked_inputs, partition
 from engine.passes import PIPELINE, PipelineResult, run_passes
 from engine.placement import MayFuse, Model, build_model, minimum_cut
 from engine.plan import Append, Plan
@@ -27,40 +27,7 @@ from engine.progress import tell
 from engine.ranges import Ranges, ranges
 from engine.schedule import binders, schedule
 from engine.target import Target
-from engine.tuning import Tuning
 from engine.verdicts import reads_no_content, roles, strongest, verdicts
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user chose.
-
-    Attributes:
-        device: "auto" (least predicted time), "gpu" (whatever has a kernel) or "cpu".
-        disable: names of passes and fusion rules to leave out.
-        wide_inputs: int64 inputs whose values were too large, so that they stay on the CPU.
-        held_inputs: int64 inputs that are on the GPU already.
-        refused: nodes (by key) that the GPU must not run, with the reason.
-        growing: (input, output) pairs that stay on the device, where the output appends to the
-            input by Concat.
-        tuning: styles of kernels.
-    """
-
-    device: DeviceChoice = "auto"
-    disable: frozenset[str] = frozenset()
-    wide_inputs: frozenset[str] = frozenset()
-    held_inputs: frozenset[str] = frozenset()
-    refused: Mapping[str, str] = field(default_factory=dict)
-    growing: frozenset[tuple[str, str]] = frozenset()
-    tuning: Tuning = field(default_factory=Tuning)
-
-
-def check_device(device: str) -> DeviceChoice:
-    """`device` if it is one. Raises: EngineError with what there is."""
-    choices: dict[str, DeviceChoice] = {"auto": "auto", "gpu": "gpu", "cpu": "cpu"}
-    if device not in choices:
-        raise EngineError(f"device is one of {list(choices)}, not {device!r}")
-    return choices[device]
 
 
 def check_options(options: Options) -> None:

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
-from cpu_fallback import registry
 from engine import ops
 from engine.costs import DeviceProfile, Direction
 from engine.dims import Guard
 from engine.errors import UnsupportedOpError
 from engine.ir import Graph, Node
 from engine.ops import Support
+from engine.options import DeviceChoice
 from engine.placement import MayFuse, Model, Transfer, build_model, minimum_cut
 from engine.ranges import Ranges
 from engine.reasons import Entry, group_reasons, names_text
@@ -42,7 +42,6 @@ __all__ = [
     "verdicts",
 ]
 
-DeviceChoice = Literal["auto", "gpu", "cpu"]
 Where = Literal["gpu", "cpu", "folded", "host-shape"]
 
 MOST_NAMES = 12
@@ -225,6 +224,8 @@ def checked_inputs(graph: Graph, found: Partition, ranges: Ranges) -> tuple[str,
 
 @cache
 def _exists(op_type: str, domain: str, since_version: int) -> bool:
+    from cpu_fallback import registry
+
     return registry.exists(op_type, domain, since_version) is not None
 
 

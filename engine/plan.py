@@ -84,6 +84,16 @@ class Derived:
     make: Callable[[Array], Array] = field(compare=False)
 
 
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """The `make` of a `Derived` whose result is known already."""
+
+    array: Array
+
+    def __call__(self, source: Array) -> Array:
+        return self.array
+
+
 @dataclass(frozen=True)
 class Append:
     """A Concat of two, computed by writing `new` behind `past` in the buffer of both.

@@ -11,11 +11,12 @@ import pytest
 
 from engine.bind import PARAMS_ALIGNMENT, Binder, Bound
 from engine.checks import LimitError
-from engine.compiler import Options, compile_graph, optimise
+from engine.compiler import compile_graph, optimise
 from engine.costs import DeviceProfile
 from engine.dims import evaluate, symbols_of
 from engine.errors import PlanError
 from engine.importer import load_model
+from engine.options import Options
 from engine.plan import Plan, epochs
 from engine.target import Target
 from tests.runtime.models import parse

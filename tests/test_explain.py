@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from engine.compiler import Options, compile_graph, optimise
+from engine.compiler import compile_graph, optimise
 from engine.costs import DeviceProfile
 from engine.explain import Changes, Measured, Price, Report, explain, size_text
 from engine.explain.build import node_name
@@ -18,6 +18,7 @@ from engine.explain.sizes import count_text, ms_text, share_text, short
 from engine.explain.text import PAGE, price_text
 from engine.importer import load_model
 from engine.ir import Node
+from engine.options import Options
 from engine.target import Target
 from tests.runtime.models import parse
 

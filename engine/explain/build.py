@@ -9,7 +9,7 @@ from itertools import groupby
 
 import numpy as np
 
-from engine.compiler import Choices, Options
+from engine.compiler import Choices
 from engine.costs import evaluate_all
 from engine.dims import Dim, ceildiv, evaluate, symbols_of
 from engine.explain.prices import prices
@@ -24,6 +24,7 @@ from engine.explain.report import (
     ValueRow,
 )
 from engine.ir import Node, Value
+from engine.options import Options
 from engine.passes import PipelineResult
 from engine.placement import Model
 from engine.plan import Dispatch, Plan

@@ -33,6 +33,7 @@ class Model:
         overridable: inputs that have an initializer as their default.
         opset: domain ("" is ai.onnx) to version, as the file has it.
         metadata: the file's own key-value pairs.
+        external: whether weights lie in other files.
     """
 
     graph: Graph
@@ -49,6 +50,7 @@ class Model:
     graph_name: str = ""
     graph_description: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
+    external: bool = False
 
 
 def load_model(
@@ -110,6 +112,7 @@ def _load(proto: ModelProto, path: Path | None, for_gpu: bool) -> Model:
         proto.graph.name,
         proto.graph.doc_string,
         {p.key: p.value for p in proto.metadata_props},
+        weights.external,
     )
 
 

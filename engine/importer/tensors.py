@@ -29,10 +29,14 @@ class Weights:
 
     Args:
         model: path of the model file, or None for a model in memory, which has no external data.
+
+    Attributes:
+        external: whether a file of external data was opened.
     """
 
     def __init__(self, model: Path | None) -> None:
         self.detached: list[Array] = []
+        self.external = False
         self._folder = None if model is None else model.parent
         self._roots = () if model is None else (model.parent.resolve(), model.resolve().parent)
         self._map = cache(self._open)
@@ -70,6 +74,7 @@ class Weights:
         return array.astype(dtype.numpy, copy=False)
 
     def _open(self, path: Path) -> Array:
+        self.external = True
         if path.stat().st_size == 0:
             return np.empty(0, np.uint8)
         return np.memmap(path, np.uint8, "r")

@@ -18,15 +18,18 @@ import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+import numpy as np
+
 log = logging.getLogger(__name__)
 
 VARIABLE = "ENGINE_CACHE"
 MAX_NBYTES = 1 << 30
 """Of all files together."""
 
-_MAGIC = b"onnx-wgpu cache 1\n".ljust(32, b"\0")
+_MAGIC = b"onnx-wgpu cache 2\n".ljust(32, b"\0")
 _DIGEST_NBYTES = 32
 _HEADER_NBYTES = len(_MAGIC) + _DIGEST_NBYTES
+_CHUNK_NBYTES = 1 << 20
 
 
 def folder() -> Path | None:
@@ -63,8 +66,10 @@ def load(name: str) -> memoryview | None:
     except (OSError, ValueError):
         return None
     content = whole[_HEADER_NBYTES:]
-    if whole[: len(_MAGIC)] != _MAGIC or whole[len(_MAGIC) : _HEADER_NBYTES] != _digest([content]):
-        log.warning("ignoring %s: it is damaged, or of another version", path)
+    if whole[: len(_MAGIC)] != _MAGIC:
+        return None
+    if whole[len(_MAGIC) : _HEADER_NBYTES] != _digest(content):
+        log.warning("ignoring %s: it is damaged", path)
         return None
     return content
 
@@ -74,15 +79,19 @@ def store(name: str, parts: Iterable[bytes | memoryview]) -> bool:
     place = folder()
     if place is None:
         return False
-    parts = list(parts)
     temporary = None
     try:
         place.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=place, suffix=".tmp")
-        with os.fdopen(handle, "wb") as file:
-            file.write(_MAGIC + _digest(parts))
+        with os.fdopen(handle, "w+b") as file:
+            file.write(bytes(_HEADER_NBYTES))
             for part in parts:
                 file.write(part)
+            file.flush()
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as whole:
+                digest = _digest(memoryview(whole)[_HEADER_NBYTES:])
+            file.seek(0)
+            file.write(_MAGIC + digest)
         os.replace(temporary, place / name)
         _prune(place, name)
     except OSError as error:
@@ -93,10 +102,17 @@ def store(name: str, parts: Iterable[bytes | memoryview]) -> bool:
     return True
 
 
-def _digest(parts: Iterable[bytes | memoryview]) -> bytes:
-    hasher = hashlib.blake2b(digest_size=_DIGEST_NBYTES)
-    for part in parts:
-        hasher.update(part)
+def _digest(content: memoryview) -> bytes:
+    """A checksum of accidents, ten times as fast as a hash: sums and parities of 64-bit words."""
+    data = np.frombuffer(content, np.uint8)
+    hasher = hashlib.blake2b(len(data).to_bytes(8, "little"), digest_size=_DIGEST_NBYTES)
+    for start in range(0, len(data), _CHUNK_NBYTES):
+        chunk = data[start : start + _CHUNK_NBYTES]
+        even = len(chunk) // 8 * 8
+        words = chunk[:even].view(np.uint64)
+        hasher.update(np.add.reduce(words).tobytes())
+        hasher.update(np.bitwise_xor.reduce(words).tobytes())
+        hasher.update(chunk[even:].tobytes())
     return hasher.digest()
 
 

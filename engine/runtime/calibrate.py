@@ -20,7 +20,6 @@ import numpy as np
 import platformdirs
 import wgpu
 
-from cpu_fallback import registry
 from engine.costs import DeviceProfile
 from engine.errors import EngineError
 from engine.progress import tell
@@ -174,6 +173,7 @@ def _rate(amount: int, ns: int) -> int:
 
 def _cpu() -> dict[str, int]:
     """The figures of NumPy, through the operators as the engine runs them."""
+    from cpu_fallback import registry
 
     def time_ns(op_type: str, shape: tuple[int, ...]) -> int:
         x = np.ones(shape, np.float32)

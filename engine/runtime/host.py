@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cpu_fallback import registry
 from engine.ir import Array, Node
 from engine.plan import Plan
 from engine.runtime.control import is_driven
+
+if TYPE_CHECKING:
+    from cpu_fallback import registry
 
 MIN_SPARE_NBYTES = 4096
 """Below, a new array costs no more than finding out whether an old one is free."""
@@ -42,6 +44,8 @@ class HostNode:
     def call(self) -> registry.Prepared:
         """The operator, looked up when it is first needed. Raises: as `registry.run`."""
         if self._call is None:
+            from cpu_fallback import registry
+
             node = self.node
             constants = [i for i, (_, array) in enumerate(self.inputs) if array is not None]
             self._call = registry.prepare(

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import log2
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from engine.compiler import Options
-from engine.passes import PipelineResult
+from engine.options import Options
 from engine.plan import Plan
 from engine.runtime.executor import Executor
 
+if TYPE_CHECKING:
+    from engine.passes import PipelineResult
+
 MAX_DECIDED = 16
+
+
+@dataclass(frozen=True)
+class Kept:
+    """A plan that an earlier process made; attributes as those of `Prepared`."""
+
+    plan: Plan
+    signature: tuple[Any, ...]
+    make_passed: Callable[[], PipelineResult]
+    options: Options
+    decided: list[Mapping[str, int]]
 
 
 @dataclass(eq=False)
@@ -21,7 +34,7 @@ class Prepared:
 
     Attributes:
         signature: the kind of call that it is for.
-        passed: what the passes did to get to its graph.
+        make_passed: returns what the passes did to get to its graph.
         options: as it was planned with.
         decided: sizes at which its split was found to be the best, or nearly.
     """
@@ -29,9 +42,14 @@ class Prepared:
     plan: Plan
     executor: Executor
     signature: tuple[Any, ...]
-    passed: PipelineResult
+    make_passed: Callable[[], PipelineResult]
     options: Options
     decided: list[Mapping[str, int]] = field(default_factory=list)
+
+    @property
+    def passed(self) -> PipelineResult:
+        """What the passes did to get to its graph."""
+        return self.make_passed()
 
     @property
     def on_gpu(self) -> frozenset[str]:

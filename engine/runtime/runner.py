@@ -6,36 +6,32 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.checks import GuardTable, LimitError
-from engine.compiler import (
-    Options,
-    compile_graph,
-    growing_pairs,
-    optimise,
-    planning_inputs,
-    split_ms,
-)
 from engine.costs import DeviceProfile
 from engine.errors import PlanError
 from engine.ir import Array, Graph, Node
-from engine.passes import PipelineResult
+from engine.options import Options
 from engine.plan import Plan
 from engine.ranges import CHECKED
 from engine.runtime.constants import ConstantStore
 from engine.runtime.context import WideInputError
 from engine.runtime.device import Device
 from engine.runtime.executor import Executor
+from engine.runtime.face import Traits, traits_of
 from engine.runtime.feeds import bind_inputs, held, kind, specialised, typed, with_contents
-from engine.runtime.prepared import MAX_DECIDED, Prepared
+from engine.runtime.prepared import MAX_DECIDED, Kept, Prepared
 from engine.runtime.probe import Probe
 from engine.runtime.recording import Recording
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue
 from engine.target import Target
+
+if TYPE_CHECKING:
+    from engine.passes import PipelineResult
 
 log = logging.getLogger(__name__)
 
@@ -53,12 +49,15 @@ class Runner:
     """Runs one graph, top level or body.
 
     Args:
-        graph: as imported; captures count as further inputs.
+        graph: as imported; captures count as further inputs. Its inputs and outputs are enough
+            where `whole` returns all of it.
         options: what the user chose.
         device: None where everything runs on the CPU.
         profile: what "auto" decides by.
         constants: the session's weights on the device.
         is_body: whether it is the body of a control flow node, whose inputs change all the time.
+        whole: the graph as imported, called when a plan is made.
+        traits: what is known of the graph, if it is.
     """
 
     def __init__(
@@ -69,6 +68,8 @@ class Runner:
         profile: DeviceProfile,
         constants: ConstantStore | None,
         is_body: bool = False,
+        whole: Callable[[], Graph] | None = None,
+        traits: Traits | None = None,
     ) -> None:
         captured = tuple(n for n in graph.captures if graph.constant(n) is None)
         self.graph = graph.replace(inputs=(*graph.inputs, *captured), captures=())
@@ -79,8 +80,9 @@ class Runner:
         self.constants = constants
         self.prepared: list[Prepared] = []
         self.compiled = 0
-        self._appending = growing_pairs(self.graph)
-        self.planning = () if device is None or is_body else planning_inputs(self.graph)
+        self._whole = whole or (lambda: self.graph)
+        self.traits = traits_of(self.graph) if traits is None else traits
+        self.planning = () if device is None or is_body else self.traits.planning
         self._contents: set[tuple[Any, ...]] = set()
         self.lock = threading.RLock()
         self._passed: dict[tuple[Any, ...], PipelineResult] = {}
@@ -129,7 +131,7 @@ class Runner:
         """Pairs of an input and an output, both on the device: the second appends to the first."""
         return frozenset(
             (past, grown)
-            for past, grown in self._appending
+            for past, grown in self.traits.growing
             if grown in on_device and isinstance(feeds.get(past), DeviceValue)
         )
 
@@ -177,6 +179,12 @@ class Runner:
                     yield node, place
         for _, runner in self._bodies.values():
             yield from runner.executed()
+
+    def adopt(self, kept: Kept) -> None:
+        """Takes a plan that was made earlier."""
+        executor = Executor(kept.plan, self.device, self.constants, self._run_body)
+        made = (kept.signature, kept.make_passed, kept.options, kept.decided)
+        self.prepared.append(Prepared(kept.plan, executor, *made))
 
     def _known(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Inputs whose content the plan of this call may count on; none for too many contents."""
@@ -235,6 +243,8 @@ class Runner:
             return False
         if len(prepared.decided) >= MAX_DECIDED:
             return False
+        from engine.compiler import split_ms
+
         target = self.device.target
         kept_ms, best_ms = split_ms(
             prepared.passed, options, target, self.profile, binding, prepared.on_gpu
@@ -254,7 +264,9 @@ class Runner:
         signature: tuple[Any, ...],
         key: tuple[Any, ...],
     ) -> tuple[Prepared, dict[str, int]]:
-        graph = with_contents(typed(self.graph, feeds), known)
+        from engine.compiler import optimise
+
+        graph = with_contents(typed(self._whole(), feeds), known)
         binding = bind_inputs(graph, feeds, around)
         passed = self._passed.get(signature)
         if passed is None or GuardTable(passed.guards).broken(binding):
@@ -268,7 +280,7 @@ class Runner:
             for guard in GuardTable(plan.guards).broken(binding):
                 raise PlanError(f"no plan fits these sizes: it would need that {guard}")
         executor = Executor(plan, self.device, self.constants, self._run_body)
-        prepared = Prepared(plan, executor, key, passed, used, [dict(binding)])
+        prepared = Prepared(plan, executor, key, lambda: passed, used, [dict(binding)])
         self.compiled += 1
         self.prepared.insert(0, prepared)
         if len(self.prepared) > MAX_PLANS:
@@ -291,6 +303,8 @@ class Runner:
     ) -> tuple[Plan, Options]:
         """The plan of a graph, without the kernels that no size makes fit the device, and the
         options that leave them out."""
+        from engine.compiler import compile_graph
+
         target = self.device.target if self.device is not None else Target.baseline()
         while True:
             try:

@@ -6,29 +6,26 @@ import logging
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from os import PathLike
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cpu_fallback import registry
-from engine.compiler import Options, check_device, check_options
 from engine.costs import DeviceProfile
 from engine.dims import evaluate, symbols_of
 from engine.dtypes import STRING, from_numpy
-from engine.errors import DeviceError, EngineError, InputError, UnsupportedOpError
-from engine.explain import Measured, Report, explain
-from engine.importer import load_model
-from engine.importer.types import Declared
+from engine.errors import DeviceError, EngineError, InputError, ModelError, UnsupportedOpError
 from engine.ir import Array, Graph, Node, OptionalType, SequenceType, TensorType, ValueType
+from engine.options import Options, check_device
 from engine.partition import check_all_gpu
 from engine.plan import Plan
-from engine.runtime import cache, calibrate, tunings
+from engine.runtime import cache, calibrate, start, tunings
 from engine.runtime.constants import ConstantStore
 from engine.runtime.control import is_driven
 from engine.runtime.device import Device, adapters, open_device
+from engine.runtime.face import ModelMetadata, NodeArg, face_of
 from engine.runtime.probe import Probe
 from engine.runtime.recording import Recording, check_clock
 from engine.runtime.runner import Runner
@@ -37,38 +34,14 @@ from engine.runtime.values import DeviceValue
 from engine.target import Target
 from engine.tuning import Tuning
 
+if TYPE_CHECKING:
+    from engine.explain import Measured, Report
+    from engine.importer import Model
+
 log = logging.getLogger(__name__)
 
 Feed = Array | DeviceValue | list[Any] | None
 GPU_PROVIDER, CPU_PROVIDER = "WgpuExecutionProvider", "CPUExecutionProvider"
-
-
-@dataclass(frozen=True)
-class NodeArg:
-    """An input or output as the model declares it.
-
-    Attributes:
-        name: its name.
-        type: such as "tensor(float)", as ONNX Runtime writes it.
-        shape: integers, or strings for symbolic sizes; None if the rank is not declared.
-    """
-
-    name: str
-    type: str
-    shape: list[int | str] | None
-
-
-@dataclass(frozen=True)
-class ModelMetadata:
-    """Producer, names, texts, version and key-value pairs of a model file."""
-
-    producer_name: str
-    graph_name: str
-    domain: str
-    description: str
-    graph_description: str
-    version: int
-    custom_metadata_map: dict[str, str]
 
 
 class InferenceSession:
@@ -110,11 +83,12 @@ class InferenceSession:
         if require_gpu and device == "auto":
             device = "gpu"
         options = Options(device=check_device(device), disable=frozenset(disable))
-        check_options(options)
+        if options.disable:
+            from engine.compiler import check_options
+
+            check_options(options)
         if sess_options is not None:
             log.info("sess_options is accepted for compatibility; none of it changes the session")
-        self._model = load_model(model, for_gpu=options.device == "gpu")
-        _check_operators(self._model.graph)
         self._require_gpu = require_gpu
         self._adapter = adapter
         self._target = target
@@ -122,9 +96,14 @@ class InferenceSession:
         self._options = options
         self._closed = False
         self.times = CallTimes()
+        self._unkept: str | None = None
         self._recording: Recording | None = None
         self._probe: Probe | None = None
         self._lock = threading.RLock()
+        self._source, self._identity = model, start.identity(model)
+        self._model: Model | None = None
+        if self._identity is None:
+            self._whole()
         self._device = self._open_device()
         self._runner = self._make_runner()
         if require_gpu and not self._symbols() and not self._runner.planning:
@@ -138,17 +117,55 @@ class InferenceSession:
             return None
         return open_device(self._adapter, self._target)
 
+    def _whole(self) -> Graph:
+        """The model's graph. Raises: ModelError if its file is another one by now."""
+        if self._model is None:
+            if self._identity is not None and start.identity(self._source) != self._identity:
+                raise ModelError(f"{self._source!r} has changed since this session was made")
+            from engine.importer import load_model
+
+            self._model = load_model(self._source, for_gpu=self._options.device == "gpu")
+            self._source = None
+            _check_operators(self._model.graph)
+        return self._model.graph
+
     def _make_runner(self) -> Runner:
-        device = self._device
+        device, options = self._device, self._options
+        profile, constants = DeviceProfile.builtin(), None
+        about: tuple[object, ...] = ()
         if device is None:
-            options = Options("cpu", self._options.disable)
-            return Runner(self._model.graph, options, None, DeviceProfile.builtin(), None)
-        with device.lock:
-            profile = calibrate.device_profile(device.wgpu, device.info.title)
-        constants = ConstantStore(device)
-        tuning = tunings.resolve(self._tuning, device.info, device.target)
-        options = replace(self._options, tuning=tuning)
-        return Runner(self._model.graph, options, device, profile, constants)
+            options = Options("cpu", options.disable)
+        else:
+            with device.lock:
+                profile = calibrate.device_profile(device.wgpu, device.info.title)
+            constants = ConstantStore(device)
+            tuning = tunings.resolve(self._tuning, device.info, device.target)
+            options = replace(options, tuning=tuning)
+            about = (device.info.title, device.target, profile)
+        kept = None
+        if self._identity is not None and self._model is None:
+            self._unkept = start.name(self._identity, options, *about)
+            kept = start.load(self._unkept) if self._unkept is not None else None
+        if kept is None:
+            self._whole()
+        if self._model is not None:
+            self._face = face_of(self._model)
+        elif kept is not None:
+            self._face, self._unkept = kept.face, None
+        graph, traits = self._face.graph, self._face.traits
+        runner = Runner(graph, options, device, profile, constants, False, self._whole, traits)
+        for found in kept.plans if kept is not None else ():
+            runner.adopt(found)
+        if constants is not None and kept is not None:
+            constants.names(kept.names)
+        return runner
+
+    def _keep(self) -> None:
+        """Has what the first call worked out kept for later processes."""
+        if self._unkept is not None and self._model is not None and not self._model.external:
+            start.keep(self._unkept, self._face, self._runner.prepared)
+        self._unkept = None
+        cache.flush()
 
     def run(
         self,
@@ -185,7 +202,7 @@ class InferenceSession:
                 )
                 if self._recording is not None:
                     self._recording.finish()
-        cache.flush()
+        self._keep()
         return [results[n] for n in names]
 
     @contextmanager
@@ -229,28 +246,19 @@ class InferenceSession:
 
     def get_inputs(self) -> list[NodeArg]:
         """The inputs that a call must give, as the model declares them."""
-        return [_node_arg(d) for d in self._model.inputs]
+        return list(self._face.inputs)
 
     def get_overridable_initializers(self) -> list[NodeArg]:
         """The inputs with a default that a call may give."""
-        return [_node_arg(d) for d in self._model.overridable]
+        return list(self._face.overridable)
 
     def get_outputs(self) -> list[NodeArg]:
         """The outputs, as the model declares them."""
-        return [_node_arg(d) for d in self._model.outputs]
+        return list(self._face.outputs)
 
     def get_modelmeta(self) -> ModelMetadata:
         """What the file says of itself."""
-        model = self._model
-        return ModelMetadata(
-            model.producer_name,
-            model.graph_name,
-            model.domain,
-            model.description,
-            model.graph_description,
-            model.version,
-            dict(model.metadata),
-        )
+        return self._face.metadata
 
     def get_providers(self) -> list[str]:
         """Where nodes may run, as ONNX Runtime would list it."""
@@ -282,6 +290,8 @@ class InferenceSession:
         """
         plan = self.plan(input_feed)
         found = self._runner.prepared_for(plan)
+        from engine.explain import explain
+
         return explain(plan, found.passed, self.device_name, found.options, measured)
 
     def executed(self) -> list[tuple[Node, str]]:
@@ -320,7 +330,7 @@ class InferenceSession:
         self.close()
 
     def _output_names(self, names: Collection[str] | None) -> Sequence[str]:
-        known = self._model.graph.outputs
+        known = self._face.graph.outputs
         if isinstance(names, str):
             raise InputError(f"output names are a list of strings, not the string {names!r}")
         if not isinstance(names or (), Collection):
@@ -331,7 +341,7 @@ class InferenceSession:
         return tuple(names) if names else known
 
     def _check_feeds(self, input_feed: Mapping[str, Any]) -> dict[str, Feed]:
-        graph = self._model.graph
+        graph = self._face.graph
         if not isinstance(input_feed, Mapping):
             raise InputError(
                 f"inputs are a dict of arrays by name, not a {type(input_feed).__name__}; "
@@ -351,13 +361,13 @@ class InferenceSession:
 
     def _symbols(self) -> bool:
         """Whether a size of an input is open."""
-        tensors = [self._model.graph.tensor(n) for n in self._model.graph.inputs]
+        tensors = [self._face.graph.tensor(n) for n in self._face.graph.inputs]
         return any(t is None or t.static_shape is None for t in tensors)
 
     def _stand_ins(self) -> dict[str, Any]:
         """Inputs of zeros, open sizes 1: enough to make a plan."""
         feeds: dict[str, Any] = {}
-        graph = self._model.graph
+        graph = self._face.graph
         for name in graph.inputs:
             if graph.constant(name) is not None:
                 continue
@@ -392,6 +402,8 @@ def _from_providers(providers: Sequence[Any] | None, device: str) -> str:
 
 
 def _check_operators(graph: Graph) -> None:
+    from cpu_fallback import registry
+
     for _, node in graph.walk():
         if is_driven(node):
             continue
@@ -401,26 +413,6 @@ def _check_operators(graph: Graph) -> None:
                 f"node {node.name or node.key!r}: nothing implements {domain} "
                 f"{node.op_type}-{node.since_version}"
             )
-
-
-_NAMES = {"float32": "float", "float64": "double", "bool": "bool"}
-
-
-def _type_text(type_: ValueType | None) -> str:
-    if isinstance(type_, TensorType):
-        return f"tensor({_NAMES.get(type_.dtype.name, type_.dtype.name)})"
-    if isinstance(type_, SequenceType):
-        return f"seq({_type_text(type_.element)})"
-    if isinstance(type_, OptionalType):
-        return f"optional({_type_text(type_.element)})"
-    return "unknown"
-
-
-def _node_arg(declared: Declared) -> NodeArg:
-    type_ = declared.type
-    shape = type_.shape if isinstance(type_, TensorType) else None
-    dims = None if shape is None else [d if isinstance(d, int) else str(d) for d in shape]
-    return NodeArg(declared.name, _type_text(type_), dims)
 
 
 def _check_feed(name: str, type_: ValueType | None, value: Any, device: Device | None) -> Feed:

@@ -9,7 +9,8 @@ import numpy as np
 
 from engine.errors import InputError
 from engine.ir import Array
-from engine.runtime.session import InferenceSession, NodeArg
+from engine.runtime.face import NodeArg
+from engine.runtime.session import InferenceSession
 
 _DTYPES = {"float": "float32", "double": "float64"}
 LENGTH = 64

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from engine import schedule as tasks
-from engine.compiler import Options, compile_graph, optimise
+from engine.compiler import compile_graph, optimise
 from engine.costs import DeviceProfile
 from engine.dims import evaluate, symbols_of
 from engine.importer import load_model
+from engine.options import Options
 from engine.plan import Dispatch, Plan
 from engine.runtime.feeds import bind_inputs
 from engine.runtime.session import InferenceSession

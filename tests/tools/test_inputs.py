@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from engine.errors import InputError
-from engine.runtime.session import InferenceSession, NodeArg
+from engine.runtime.face import NodeArg
+from engine.runtime.session import InferenceSession
 from engine.tools.inputs import LENGTH, describe, guess_dims, make_inputs, parse_pairs
 from tests.runtime.models import parse
 
