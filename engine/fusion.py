@@ -66,8 +66,15 @@ def is_elementwise(node: Node) -> bool:
 
 
 def _has_epilogue(node: Node) -> bool:
+    """Whether the last stage stores the output.
+
+    A variadic node has one stage if it keeps to the limit of buffers, which groups are held to;
+    that counts an input once, and the kernel binds it as often as it is read.
+    """
     op = definition(node)
-    return op is not None and op.lower is not None and op.epilogue
+    if op is None or op.lower is None or not op.epilogue:
+        return False
+    return not op.variadic or len(set(node.inputs)) == len(node.inputs)
 
 
 def rule_for(graph: Graph, producer: Node, consumer: Node) -> str | None:

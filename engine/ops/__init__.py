@@ -303,7 +303,8 @@ class OpDef:
         shape_inputs: inputs read when planning, never by a kernel: constants or known dims.
         tail: the kernel stores what `tail.acc` says, and this expression makes the output of it.
         epilogue: the last stage stores output 0 through `store_`/`store4_` of the tensor bound to
-            it, each element once, so elementwise consumers may be fused into it.
+            it, each element once, so elementwise consumers may be fused into it; a variadic one's
+            only stage, as long as its tensors keep to the limit.
         inlines_scalars: `lower` reads constants of one element from Params, not from buffers, as
             expressions do.
         scratch: storage buffers that `lower` binds beyond the node's own tensors.

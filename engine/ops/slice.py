@@ -359,6 +359,7 @@ register(
         lower=_lower_concat,
         dtypes=ALL,
         variadic=True,
+        epilogue=True,
         tolerance=0.0,
     )
 )

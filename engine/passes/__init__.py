@@ -23,6 +23,7 @@ from engine.passes.fuse_activations import fuse_activations
 from engine.passes.fuse_gelu import fuse_gelu
 from engine.passes.fuse_layernorm import fuse_layernorm
 from engine.passes.infer import infer
+from engine.passes.lower_batchnorm import lower_batchnorm
 from engine.passes.lower_contrib import lower_contrib
 from engine.passes.lower_einsum import lower_einsum
 from engine.passes.lower_ml import lower_ml
@@ -128,6 +129,11 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "fold_batchnorm",
         fold_batchnorm,
         "what is left of scales and shifts belongs to no pattern",
+    ),
+    PipelineStep(
+        "lower_batchnorm",
+        lower_batchnorm,
+        "what has no weights to go into fuses with its neighbours",
     ),
     PipelineStep(
         "sink_pad",

@@ -12,7 +12,7 @@ import pytest
 
 from tests.bench import models
 from tests.bench.peers import engines, report
-from tests.bench.peers.__main__ import bench_case, peers_of, reversed_array
+from tests.bench.peers.__main__ import bench_case, other_array, peers_of
 from tests.bench.peers.contest import Case, Setup, WorkerError, contest, summary
 from tests.bench.peers.engines import CPU, GPU, GPU_BASELINE, NCNN, ORT_CPU, ORT_WEBGPU, Peer
 
@@ -146,9 +146,9 @@ def test_peers_are_named() -> None:
 
 def test_the_second_input_is_another_one() -> None:
     first = np.arange(6, dtype=np.int64).reshape(2, 3)
-    assert reversed_array(first).tolist() == [[2, 1, 0], [5, 4, 3]]
-    assert np.ptp(reversed_array(np.zeros((2, 4), np.float32))) > 0
-    assert reversed_array(np.array(16_000)).item() == 16_000
+    assert other_array(first).tolist() == [[2, 1, 0], [5, 4, 3]]
+    assert np.ptp(other_array(np.zeros((2, 4), np.float32))) > 0
+    assert other_array(np.array(16_000)).item() == 16_000
 
 
 @pytest.mark.slow
