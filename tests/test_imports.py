@@ -43,6 +43,7 @@ THIRD_PARTY = {
         "engine.exporter",
         "engine.ops",
         "engine.backend",
+        "engine.tools.compare",
         "engine.tools.operators",
         "cpu_fallback.reference",
     ),

@@ -1,0 +1,94 @@
+"""`onnx-wgpu compare`: what the GPU computes otherwise than it should, and why."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from engine.commands.arguments import adapter, count, make_feeds, make_session, model_arguments
+
+HELP = "the GPU against the CPU, node by node: what differs first, and why"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Adds the arguments."""
+    model_arguments(parser)
+    parser.set_defaults(device="gpu")
+    parser.add_argument(
+        "--against",
+        choices=("cpu", "onnxruntime", "reference"),
+        default="cpu",
+        help="what is right: NumPy without passes (default), ONNX Runtime, or onnx.reference",
+    )
+    parser.add_argument("--data", type=Path, metavar="DIR", help="inputs: a test_data_set of ONNX")
+    parser.add_argument(
+        "--tolerance",
+        type=float,
+        metavar="E",
+        help="largest error over the largest magnitude; by default by type and operator",
+    )
+    parser.add_argument(
+        "--find", choices=("nan",), help="look for the first NaN or infinity instead"
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="DIR",
+        help="where the node that is wrong is written, with its inputs (default: MODEL.wrong)",
+    )
+    parser.add_argument(
+        "--memory", type=count, default=256, metavar="MIB", help="values held at a time"
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def execute(arguments: argparse.Namespace) -> int:
+    """Compares and prints what was found; the status is 1 if anything was."""
+    from engine.tools.compare import compare, find_nan
+    from engine.tools.compare.report import finding_lines, to_json, to_text
+    from engine.tools.compare.runs import Setup, shapes_text
+    from engine.tools.console import console, status
+
+    setup = Setup(
+        arguments.model,
+        arguments.device,
+        arguments.require_gpu,
+        adapter(arguments),
+        arguments.target,
+        frozenset(arguments.disable),
+    )
+    folder = arguments.output or arguments.model.with_suffix(".wrong")
+    with status("loading the model") as progress:
+        feeds = _feeds(arguments)
+        if arguments.find:
+            onset = find_nan(setup, feeds, folder=folder, progress=progress)
+            text = "\n".join(finding_lines(onset)) if onset else "no NaN, and no infinity"
+            found, wrong = to_json(onset), onset is not None
+        else:
+            comparison = compare(
+                setup,
+                feeds,
+                against=arguments.against,
+                tolerance=arguments.tolerance,
+                folder=folder,
+                budget=arguments.memory << 20,
+                progress=progress,
+            )
+            text = to_text(comparison, arguments.model.name, shapes_text(feeds))
+            found, wrong = to_json(comparison), not comparison.ok
+    if arguments.json:
+        print(found)
+    else:
+        console().print(text, markup=False, highlight=False, soft_wrap=True)
+    return int(wrong)
+
+
+def _feeds(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Inputs from a test folder, or as the other commands make them."""
+    from engine.tools.compare.extract import load_inputs
+
+    with make_session(arguments) as session:
+        if arguments.data:
+            return load_inputs(arguments.data, session)
+        return dict(make_feeds(session, arguments))

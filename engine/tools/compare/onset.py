@@ -1,0 +1,137 @@
+"""Onset: where NaN and infinity begin in a call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from engine.ir import Array
+from engine.runtime.probe import Observed, Probe
+from engine.runtime.session import InferenceSession
+from engine.tools.compare.extract import subgraph, write_case
+from engine.tools.compare.finding import Finding, describe, origin_of
+from engine.tools.compare.groups import MissingValueError, evaluate_nodes
+from engine.tools.compare.kernels import rerun
+from engine.tools.compare.runs import Setup
+from engine.tools.compare.tolerance import difference, group_tolerance, is_float
+
+
+class _FoundError(Exception):
+    """Ends a call when what is looked for was seen."""
+
+
+def find_onset(
+    setup: Setup,
+    session: InferenceSession,
+    feeds: Mapping[str, Any],
+    folder: Path,
+    progress: Callable[[str], None],
+) -> Finding | None:
+    """The first group that writes NaN or infinity and reads none; None if no group does.
+
+    Its test folder is written into `folder`.
+    """
+    found: list[Finding] = []
+
+    def visit(group: Observed) -> None:
+        progress(f"looking at {' + '.join(n.op_type for n in group.nodes)}")
+        written = {n: group.read(n) for n in group.writes}
+        bad = _counts(written)
+        constants = {n: group.plan.graph.constant(n) for node in group.nodes for n in node.reads}
+        before = _counts({**group.inputs, **{n: c for n, c in constants.items() if c is not None}})
+        fresh = [kind for kind in ("NaN", "infinity") if bad[kind] and not before[kind]]
+        control = bool(group.nodes[0].bodies) and not group.on_gpu
+        if fresh and not control:
+            found.append(_finding(setup, group, written, fresh, bad, folder))
+            raise _FoundError
+
+    try:
+        with session.probed(Probe(visit)):
+            session.run(None, feeds)
+    except _FoundError:
+        return found[0]
+    return None
+
+
+def _counts(values: Mapping[str, Any]) -> dict[str, int]:
+    counts = {"NaN": 0, "infinity": 0}
+    for value in values.values():
+        for array in _floats(value):
+            counts["NaN"] += int(np.isnan(array).sum())
+            counts["infinity"] += int(np.isinf(array).sum())
+    return counts
+
+
+def _floats(value: Any) -> list[Array]:
+    """The float tensors in a value."""
+    if isinstance(value, list):
+        return [array for item in value for array in _floats(item)]
+    if isinstance(value, np.ndarray) and is_float(value):
+        return [value.astype(np.float64)]
+    return []
+
+
+def _finding(
+    setup: Setup,
+    group: Observed,
+    written: Mapping[str, Any],
+    fresh: list[str],
+    counts: Mapping[str, int],
+    folder: Path,
+) -> Finding:
+    nodes, graph = group.nodes, group.plan.graph
+    notes = [f"it writes {' and '.join(f'{counts[k]} {k}' for k in fresh)}, and reads none"]
+    notes += [f"reads {name}: {_range(value)}" for name, value in group.inputs.items()]
+    differences = []
+    try:
+        want = evaluate_nodes(group.plan, nodes, group.inputs, group.binding)
+    except MissingValueError:
+        want = {}
+    if want and group.on_gpu:
+        allowed = group_tolerance(graph, nodes)
+        differences = [difference(n, v, want[n], allowed) for n, v in written.items()]
+        same = all(d.nan[0] == d.nan[1] and d.inf[0] == d.inf[1] for d in differences)
+        notes.append(
+            "NumPy makes the same of these inputs: it is what the model computes"
+            if same
+            else "NumPy makes something else of these inputs: see `compare` without --find"
+        )
+    for node in nodes if want else ():
+        bad = _counts({n: want[n] for n in node.writes})
+        if any(bad[kind] for kind in fresh):
+            notes.append(f"of its nodes, {describe([node], ())} is the first in NumPy")
+            break
+    model = None
+    if group.inputs or all(graph.constant(n) is not None for node in nodes for n in node.reads):
+        case = subgraph(graph, nodes, group.inputs, written)
+        if {n for node in nodes for n in node.reads} <= case.values.keys() | want.keys():
+            inputs = {n: group.inputs[n] for n in case.inputs}
+            right = [want.get(n, v) for n, v in written.items()]
+            model = write_case(folder, case, inputs, right, list(written.values()))
+    return Finding(
+        "nan",
+        " and ".join(fresh),
+        describe(nodes, group.path),
+        tuple(n.op_type for n in nodes),
+        origin_of(nodes),
+        "gpu" if group.on_gpu else "cpu",
+        tuple(differences),
+        tuple(notes),
+        model,
+        model is not None,
+        rerun(model, setup, (), None, ["--find", "nan"]) if model is not None else "",
+    )
+
+
+def _range(value: Any) -> str:
+    arrays = _floats(value)
+    if not arrays or not arrays[0].size:
+        return "no floats"
+    finite = arrays[0][np.isfinite(arrays[0])]
+    if not finite.size:
+        return "no finite float"
+    smallest = np.abs(finite).min()
+    return f"{finite.min():.4g} to {finite.max():.4g}, nearest to zero {smallest:.3g}"
