@@ -8,17 +8,22 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from engine.commands import COMMANDS
-from engine.errors import EngineError, UnsupportedOpError
+from engine.errors import DeviceError, EngineError, UnsupportedOpError
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status: 0, or 1 after an error in one line on stderr."""
+    """Runs a command; returns the exit status: 0, or 1 after an error on stderr.
+
+    Of what a command guessed `arguments.hint` tells, a function of the error's text.
+    """
     arguments = _parser().parse_args(argv)
     try:
         return int(arguments.execute(arguments) or 0)
     except (EngineError, OSError) as error:
-        hint = "" if isinstance(error, UnsupportedOpError) else getattr(arguments, "hint", "")
-        print(f"error: {error}{hint}", file=sys.stderr)
+        text = f"error: {error}"
+        if hasattr(arguments, "hint") and not isinstance(error, (UnsupportedOpError, DeviceError)):
+            text += arguments.hint(str(error))
+        print(text, file=sys.stderr)
         return 1
 
 

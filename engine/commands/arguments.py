@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -77,11 +78,13 @@ def make_session(arguments: argparse.Namespace) -> InferenceSession:
 
 def make_feeds(session: InferenceSession, arguments: argparse.Namespace) -> dict[str, Array]:
     """The inputs as `input_arguments` ask for; an error of a later step names what was drawn."""
-    from engine.tools.inputs import describe, make_inputs, parse_pairs
+    from engine.tools.inputs import guess_dims, guess_hint, make_inputs, parse_pairs
 
     given = parse_pairs(arguments.input, "--input")
-    feeds = make_inputs(session, given, parse_pairs(arguments.dim, "--dim"))
+    dims = parse_pairs(arguments.dim, "--dim")
+    feeds = make_inputs(session, given, dims)
     drawn = {n: a for n, a in feeds.items() if given.get(n, "random") == "random"}
-    if drawn:
-        arguments.hint = f" (with random {describe(drawn)}; give others with --input or --dim)"
+    sizes = guess_dims(a for a in session.get_inputs() if a.name in drawn)
+    guessed = {n: size for n, size in sizes.items() if n not in dims}
+    arguments.hint = partial(guess_hint, drawn, guessed)
     return feeds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -81,6 +82,27 @@ def guess_dims(inputs: Iterable[NodeArg]) -> dict[str, int]:
                 size = 1 if axis == 0 and len(arg.shape or ()) > 1 else LENGTH
                 sizes[dim] = min(size, sizes.get(dim, size))
     return sizes
+
+
+def guess_hint(drawn: Mapping[str, Array], guessed: Mapping[str, int], message: str) -> str:
+    """Lines to put behind an error with inputs that nobody gave: what to give instead.
+
+    Args:
+        drawn: inputs that are random.
+        guessed: symbolic sizes that were guessed; those that `message` speaks of are named, or all.
+        message: the error.
+    """
+    lines = []
+    if guessed:
+        named = [n for n in guessed if re.search(rf"(?<![\w.]){re.escape(n)}(?![\w.])", message)]
+        names = sorted(named or guessed, key=lambda n: -guessed[n])
+        sizes = ", ".join(f"{n}={guessed[n]}" for n in names)
+        ways = " ".join(f"--dim {n}=SIZE" for n in names[:3])
+        lines.append(f"sizes guessed: {sizes}; if the model wants others: {ways}")
+    if drawn:
+        first = next(iter(drawn))
+        lines.append(f"inputs drawn: {describe(drawn)}; give real ones as --input {first}=FILE.npy")
+    return "".join(f"\n  {line}" for line in lines)
 
 
 def describe(feeds: Mapping[str, Array]) -> str:

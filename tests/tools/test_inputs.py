@@ -10,7 +10,14 @@ import pytest
 from engine.errors import InputError
 from engine.runtime.face import NodeArg
 from engine.runtime.session import InferenceSession
-from engine.tools.inputs import LENGTH, describe, guess_dims, make_inputs, parse_pairs
+from engine.tools.inputs import (
+    LENGTH,
+    describe,
+    guess_dims,
+    guess_hint,
+    make_inputs,
+    parse_pairs,
+)
 from tests.runtime.models import parse
 
 MIXED = parse(
@@ -78,3 +85,17 @@ def test_pairs() -> None:
 def test_sizes_that_no_array_has(size: str) -> None:
     with InferenceSession(MIXED, device="cpu") as session, pytest.raises(InputError):
         make_inputs(session, {}, {"h": size})
+
+
+def test_a_hint_names_the_guesses_that_an_error_speaks_of() -> None:
+    drawn = {"audio": np.zeros((1, 64), np.float32), "state": np.zeros((2, 1, 8), np.float32)}
+    guessed = {"batch": 1, "sequence": 64}
+    lines = guess_hint(drawn, guessed, "LSTM: (float32[(sequence + 64) // 128]) has rank 4")
+    assert lines.splitlines()[1:] == [
+        "  sizes guessed: sequence=64; if the model wants others: --dim sequence=SIZE",
+        "  inputs drawn: audio float32[1, 64], state float32[2, 1, 8]; "
+        "give real ones as --input audio=FILE.npy",
+    ]
+    every = guess_hint(drawn, guessed, "subsequence and batch_size do not fit")
+    assert "sizes guessed: sequence=64, batch=1;" in every
+    assert guess_hint({}, {}, "no guess") == ""
