@@ -9,16 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import sqrt
+from itertools import accumulate, pairwise
+from math import log
 
 GAP_X, GAP_Y, GUTTER = 22.0, 34.0, 70.0
 LANE = 10.0
 """Room for an edge that passes through a row."""
 
 MAX_SKIPPED = 24
+NEAR = 3
+"""Rows from the end of a column, or the begin of the next, from or to which an edge goes round."""
+
 SWEEPS = 6
-ASPECT = 1.7
+MAX_COLUMNS = 24
+ONE_COLUMN = 1500.0
+"""The height up to which there is but one column."""
+
+ASPECT = 1.5
 """Width over height that columns aim at: that of a screen."""
 
 Point = tuple[float, float]
@@ -124,7 +131,7 @@ class _Layout:
         )
         height = max(c[1] + b.height for c, b in zip(corners, self.boxes, strict=True))
         lefts = [left for left, _ in extents]
-        lines = tuple(self._line(e, starts, shift, lefts, height) for e in self.edges)
+        lines = tuple(self._line(e, starts, shift, lefts) for e in self.edges)
         frames = tuple(self._frames(starts, heights, extents))
         return Drawing(extents[-1][1] + GAP_X, height + GAP_Y, corners, lines, frames)
 
@@ -200,10 +207,7 @@ class _Layout:
 
     def _place_y(self) -> list[float]:
         """Tops of rows in one column, bands a little further apart; returns heights of rows."""
-        heights = [
-            max((self.boxes[c].height for c in row if c < len(self.boxes)), default=LANE)
-            for row in self.rows
-        ]
+        heights = [self._row_height(row) for row in range(len(self.rows))]
         bands = self._bands()
         at = 0.0
         for row, height in enumerate(heights):
@@ -212,24 +216,33 @@ class _Layout:
             at += height + GAP_Y
         return heights
 
+    def _row_height(self, row: int) -> float:
+        return max(self.boxes[c].height for c in self.rows[row] if c < len(self.boxes))
+
     def _bands(self) -> list[int]:
         """The band of each row."""
         return [next(self.boxes[c].band for c in row if c < len(self.boxes)) for row in self.rows]
 
     def _columns(self, heights: list[float]) -> list[int]:
-        """The first rows of columns, at places where few edges pass."""
+        """The first rows of columns: as many as come nearest to `ASPECT`."""
         height = self.y[-1] + heights[-1]
-        width = max(self.x[r[-1]] - self.x[r[0]] for r in self.rows) + 2 * GUTTER + 200
-        count = max(1, round(sqrt(ASPECT * height / width)))
-        if height < 1500 or count == 1:
+        if height < ONE_COLUMN:
             return [0]
+        passing = self._passing()
+        found = [self._cut(count, height, passing) for count in range(1, MAX_COLUMNS + 1)]
+        return min(found, key=lambda starts: self._off_aspect(starts, heights))
+
+    def _passing(self) -> list[int]:
+        """How many edges there are between each row and the one before."""
         passing = [0] * (len(self.rows) + 1)
         for a, b in self.edges:
             low, high = sorted((self.row[a], self.row[b]))
             passing[low + 1] += 1
             passing[high + 1] -= 1 if high + 1 < len(passing) else 0
-        for row in range(1, len(passing)):
-            passing[row] += passing[row - 1]
+        return list(accumulate(passing))
+
+    def _cut(self, count: int, height: float, passing: list[int]) -> list[int]:
+        """The first rows of `count` columns, at places where few edges pass."""
         starts = [0]
         bands = self._bands()
         for column in range(1, count):
@@ -238,15 +251,32 @@ class _Layout:
                 r for r in range(starts[-1] + 1, len(self.rows)) if abs(self.y[r] - goal) <= reach
             ]
             if near:
-                best = min(
-                    near,
-                    key=lambda r: (
-                        passing[r] - 2 * (bands[r] != bands[r - 1]),
-                        abs(self.y[r] - goal),
-                    ),
+                starts.append(
+                    min(
+                        near,
+                        key=lambda r: (
+                            passing[r]
+                            - 2 * (bands[r] != bands[r - 1])
+                            + 3 * abs(self.y[r] - goal) / reach
+                        ),
+                    )
                 )
-                starts.append(best)
         return starts
+
+    def _off_aspect(self, starts: list[int], heights: list[float]) -> float:
+        """How far the columns are from `ASPECT`."""
+        width = highest = 0.0
+        for start, end in zip(starts, [*starts[1:], len(self.rows)], strict=True):
+            low, high = self._extent(start, end)
+            width += high - low + 2 * GAP_X + GUTTER
+            highest = max(highest, self.y[end - 1] + heights[end - 1] - self.y[start])
+        return abs(log(width / highest / ASPECT))
+
+    def _extent(self, start: int, end: int) -> tuple[float, float]:
+        """Left and right end of some rows."""
+        cells = [cell for row in self.rows[start:end] for cell in row]
+        low = min(self.x[c] - self.widths[c] / 2 for c in cells)
+        return low, max(self.x[c] + self.widths[c] / 2 for c in cells)
 
     def _fold(
         self, starts: list[int], heights: list[float]
@@ -255,9 +285,7 @@ class _Layout:
         column_of, extents, left = [], [], GAP_X
         ends = [*starts[1:], len(self.rows)]
         for column, (start, end) in enumerate(zip(starts, ends, strict=True)):
-            rows = self.rows[start:end]
-            low = min(self.x[c] - self.widths[c] / 2 for row in rows for c in row)
-            high = max(self.x[c] + self.widths[c] / 2 for row in rows for c in row)
+            low, high = self._extent(start, end)
             top = self.y[start]
             for row in range(start, end):
                 column_of.append(column)
@@ -274,7 +302,6 @@ class _Layout:
         starts: list[int],
         column: list[int],
         lefts: list[float],
-        height: float,
     ) -> Line:
         start, end = edge
         first, last = self.row[start], self.row[end]
@@ -287,19 +314,13 @@ class _Layout:
                 y = self.y[self.row[lane]]
                 points += [(self.x[lane], y), (self.x[lane], y + LANE)]
             return Line(start, end, (*points, top))
-        near = column[first] + 1 == column[last] and last - starts[column[last]] < 3
-        if near and starts[column[last]] - first <= 3:
-            gutter = lefts[column[last]] - GUTTER / 2
-            low = height + GAP_Y / 2
-            points = [
-                bottom,
-                (bottom[0], low),
-                (gutter, low),
-                (gutter, -10.0),
-                (top[0], -10.0),
-                top,
-            ]
-            return Line(start, end, tuple(points))
+        begin = starts[column[last]]
+        if column[first] + 1 == column[last] and last - begin < NEAR and begin - first <= NEAR:
+            gutter = lefts[column[last]] - GUTTER / 2 + LANE / 2 * (start % 5 - 2)
+            low = self.y[first] + self._row_height(first) + GAP_Y / 4
+            high = top[1] - GAP_Y / 4
+            turns = [(bottom[0], low), (gutter, low), (gutter, high), (top[0], high)]
+            return Line(start, end, (bottom, *turns, top))
         return Line(start, end, ())
 
     def _frames(

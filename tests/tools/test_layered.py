@@ -116,3 +116,26 @@ def test_a_thousand_boxes_take_little_time() -> None:
     found = draw(boxes, edges)
     assert time.process_time() - before < 5
     check_apart(boxes, found)
+
+
+def test_no_line_runs_through_a_box_on_its_way_to_the_next_column() -> None:
+    boxes, edges = random_graph(400, 3, 5)
+    found = draw(boxes, edges)
+    rectangles = [
+        (x, y, x + b.width, y + b.height) for (x, y), b in zip(found.corners, boxes, strict=True)
+    ]
+    turns = [
+        line
+        for line in found.lines
+        if len(line.points) == 6
+        and all(a[0] == b[0] or a[1] == b[1] for a, b in pairwise(line.points))
+        and abs(line.points[0][0] - line.points[-1][0]) > 150
+    ]
+    assert turns
+    for line in turns:
+        for (x0, y0), (x1, y1) in pairwise(line.points):
+            for i, (left, top, right, bottom) in enumerate(rectangles):
+                if i in (line.start, line.end):
+                    continue
+                beside = max(x0, x1) <= left or right <= min(x0, x1)
+                assert beside or max(y0, y1) <= top or bottom <= min(y0, y1)

@@ -142,9 +142,9 @@ def test_a_person_searches_picks_and_filters(tmp_path: Path) -> None:
     seen = went.found
     assert (seen["cards"], seen["groups"]) == (6, 0)
     assert [b.split(":")[0] for b in seen["bands"]] == [
-        "GPU subgraph 0",
-        "CPU subgraph 1",
-        "GPU subgraph 2",
+        "GPU 0",
+        "CPU 1",
+        "GPU 2",
     ]
     assert seen["moves"] == ["▲ 25.0 KiB", "▼ 25.0 KiB", "▲ 25.0 KiB", "▼ 25.0 KiB"]
     assert seen["found"] == "1 node" and seen["hits"] == ["Erf"]

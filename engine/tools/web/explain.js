@@ -53,8 +53,13 @@ function width(text, font) {
   return ruler.measureText(text).width;
 }
 function squeeze(text, font, room) {
-  const whole = width(text, font);
-  return whole <= room ? text : cut(text, Math.max(3, Math.floor((text.length * room) / whole) - 1));
+  let whole = width(text, font), most = text.length, shown = text;
+  while (whole > room && most > 3) {
+    most = Math.max(3, Math.min(most - 1, Math.floor((most * room) / whole)));
+    shown = cut(text, most);
+    whole = width(shown, font);
+  }
+  return shown;
 }
 
 // What reads and writes what
@@ -127,7 +132,7 @@ for (const band of drawing.bands) {
   const part = report.subgraphs[band.subgraph];
   const kernels = part.kernels ? `, ${plural(part.kernels, "kernel")}` : "";
   const ms = part.measured_ms === null ? part.predicted_ms : part.measured_ms;
-  const label = `${part.device.toUpperCase()} subgraph ${band.subgraph}` +
+  const label = `${part.device.toUpperCase()} ${band.subgraph}` +
     (band.first ? `: ${plural(part.nodes, "node")}${kernels}, ${milliseconds(ms)}` : " (continued)");
   layers.bands.append(
     shape("rect", { ...pick(band, "x", "y", "width", "height"), class: `band ${part.device}`, "data-subgraph": band.subgraph }),
@@ -470,7 +475,8 @@ if (drawing.groups.length) key(shape("rect", { class: "group", width: 30, height
 function summarise() {
   const s = report.summary, section = find("summary");
   const tiles = element("div", { class: "tiles" });
-  const tile = (value, label) => tiles.append(element("div", { class: "tile" }, element("b", {}, value), element("span", {}, label)));
+  const tile = (value, label, wide = false) =>
+    tiles.append(element("div", { class: wide ? "tile wide" : "tile" }, element("b", {}, value), element("span", {}, label)));
   tile(share(s.gpu_node_share), `of ${plural(s.gpu_nodes + s.cpu_nodes, "computing node")} on the GPU`);
   tile(share(s.gpu_work_share), "of the predicted work on the GPU");
   tile(String(s.subgraphs), `${s.subgraphs === 1 ? "subgraph" : "subgraphs"}, ${plural(s.switches, "switch")} between devices`);
@@ -479,8 +485,8 @@ function summarise() {
   tile(bytes(s.download_nbytes), `down a call, ${plural(s.downloads, "value")}`);
   tile(bytes(s.peak_nbytes), "of activations at peak");
   tile(bytes(s.weights_nbytes), "of weights, uploaded once");
-  tile(milliseconds(s.predicted_ms), `predicted (CPU ${milliseconds(s.all_cpu_ms)}, GPU ${milliseconds(s.all_gpu_ms)})`);
-  if (report.measured) tile(milliseconds(report.measured.total_ms), `measured, median of ${report.measured.calls}`);
+  tile(milliseconds(s.predicted_ms), `predicted; all on the CPU ${milliseconds(s.all_cpu_ms)}, all that can be on the GPU ${milliseconds(s.all_gpu_ms)}`, true);
+  if (report.measured) tile(milliseconds(report.measured.total_ms), `measured, median of ${plural(report.measured.calls, "call")}`, true);
   const bar = element("div", { class: "bar", title: "nodes by device" });
   for (const [device, style] of KINDS) {
     const count = report.nodes.filter((n) => n.device === device).length;
