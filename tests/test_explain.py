@@ -162,7 +162,7 @@ def test_control_flow_has_no_price() -> None:
     }"""
     found = report(text=text)
     (row,) = [n for n in found.nodes if n.op_type == "If"]
-    assert row.bodies == 2 and "control flow" in row.reason
+    assert row.body_nodes == 2 and "control flow" in row.reason
     assert found.prices == ()
 
 

@@ -6,6 +6,7 @@ people and `data` for programs (docs/explain.md has the schema).
 
 from engine.explain.build import explain
 from engine.explain.report import (
+    BodyRow,
     Changes,
     KernelRow,
     Measured,
@@ -19,6 +20,7 @@ from engine.explain.report import (
 from engine.explain.sizes import size_text
 
 __all__ = [
+    "BodyRow",
     "Changes",
     "KernelRow",
     "Measured",

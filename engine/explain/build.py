@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
@@ -14,6 +14,7 @@ from engine.costs import evaluate_all
 from engine.dims import Dim, ceildiv, evaluate, symbols_of
 from engine.explain.prices import prices
 from engine.explain.report import (
+    BodyRow,
     Changes,
     KernelRow,
     Measured,
@@ -23,7 +24,7 @@ from engine.explain.report import (
     TransferRow,
     ValueRow,
 )
-from engine.ir import Node, Value
+from engine.ir import Graph, Node, Value
 from engine.options import Options
 from engine.passes import PipelineResult
 from engine.placement import Model
@@ -39,6 +40,7 @@ def explain(
     device: str,
     options: Options,
     measured: Measured | None = None,
+    bodies: Sequence[BodyRow] = (),
 ) -> Report:
     """The report of a plan.
 
@@ -48,9 +50,20 @@ def explain(
         device: the adapter in a line.
         options: as the plan was made with.
         measured: times of calls, if they were measured.
+        bodies: of the graph's control flow nodes, as far as the caller knows them.
     """
     choices = Choices(passed, options, plan.target, plan.profile, plan.binding)
-    return _Builder(plan, choices.model(), options, measured).report(passed, device, choices)
+    found = _Builder(plan, choices.model(), options, measured).report(passed, device, choices)
+    return replace(found, bodies=tuple(bodies))
+
+
+def body_row(path: tuple[str, ...], body: Graph, plan: Plan | None) -> BodyRow:
+    """The row of a body, with the plan that it last ran with, if it did."""
+    if plan is None:
+        return BodyRow(path, len(body.nodes), None, None)
+    gpu = {key for d in plan.dispatches for key in d.nodes}
+    cpu = sum(isinstance(step, RunCpu) for step in plan.steps)
+    return BodyRow(path, len(plan.graph.nodes), len(gpu), cpu)
 
 
 def node_name(node: Node) -> str:
@@ -103,6 +116,7 @@ class _Builder:
             kernels=self.kernels,
             subgraphs=self._subgraphs(rows),
             transfers=tuple(self._transfers()),
+            bodies=(),
             values=self._values(),
             inputs=self.graph.inputs,
             outputs=self.graph.outputs,
@@ -150,7 +164,7 @@ class _Builder:
             fused_into=fused.label if fused is not None and len(fused.nodes) > 1 else "",
             inputs=node.inputs,
             outputs=node.outputs,
-            bodies=sum(1 for body in node.bodies.values() for _ in body.walk()),
+            body_nodes=sum(1 for body in node.bodies.values() for _ in body.walk()),
             predicted_ms=predicted,
             measured_ms=measured,
         )

@@ -34,6 +34,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "nodes": [asdict(n) for n in report.nodes],
         "kernels": [asdict(k) for k in report.kernels],
         "transfers": [asdict(t) for t in report.transfers],
+        "bodies": [asdict(b) for b in report.bodies],
         "values": {name: asdict(v) for name, v in report.values.items()},
         "inputs": list(report.inputs),
         "outputs": list(report.outputs),

@@ -24,7 +24,7 @@ class NodeRow:
         kernels: indices of the dispatches that compute it.
         fused_into: operators of the kernel, if it computes other nodes too; else "".
         inputs, outputs: names of values; "" for an omitted one.
-        bodies: nodes inside of it, if it is control flow.
+        body_nodes: nodes inside of it, if it is control flow; see `Report.bodies`.
         predicted_ms, measured_ms: of its kernels, or of it on the CPU; nodes that are fused share
             one figure. None where nothing runs, or was measured.
     """
@@ -40,7 +40,7 @@ class NodeRow:
     fused_into: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    bodies: int
+    body_nodes: int
     predicted_ms: float | None
     measured_ms: float | None
 
@@ -103,6 +103,22 @@ class TransferRow:
     direction: str
     nbytes: int
     subgraph: int
+
+
+@dataclass(frozen=True)
+class BodyRow:
+    """A body of a control flow node: a graph of its own, planned when it first runs.
+
+    Attributes:
+        path: keys of the nodes around it, each with the attribute that has the body.
+        nodes: how many it has, without those of bodies inside of it.
+        gpu_nodes, cpu_nodes: how many of them a call computes there; None before it ran.
+    """
+
+    path: tuple[str, ...]
+    nodes: int
+    gpu_nodes: int | None
+    cpu_nodes: int | None
 
 
 @dataclass(frozen=True)
@@ -186,6 +202,7 @@ class Report:
         kernels: dispatches, in order.
         subgraphs: in the order in which they run.
         transfers: what crosses in each call.
+        bodies: of control flow nodes, outer ones first.
         values: by name, all that nodes read and write.
         inputs, outputs: names of the graph's.
         weights_nbytes: constants on the device, uploaded once.
@@ -205,6 +222,7 @@ class Report:
     kernels: tuple[KernelRow, ...]
     subgraphs: tuple[SubgraphRow, ...]
     transfers: tuple[TransferRow, ...]
+    bodies: tuple[BodyRow, ...]
     values: dict[str, ValueRow]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]

@@ -18,6 +18,7 @@ PAGE = 40
 """Lines after which the summary is said again at the end."""
 
 _MOST_REASONS = 12
+_MOST_BODIES = 6
 _WORDS = {
     "gpu": "on the GPU",
     "cpu": "on the CPU",
@@ -45,6 +46,7 @@ def summary(report: Report) -> str:
         )
     if report.kernels:
         lines += _gpu_lines(report)
+    lines += _body_lines(report)
     lines.append(
         f"predicted  {ms_text(report.predicted_ms)} by the device's profile; all on the CPU "
         f"{ms_text(report.all_cpu_ms)}, all that can be on the GPU {ms_text(report.all_gpu_ms)}"
@@ -70,6 +72,21 @@ def _gpu_lines(report: Report) -> list[str]:
         f"memory     {memory['peak']} of activations at peak ({memory['no_reuse']} without reuse, "
         f"{memory['lower_bound']} alive at once)",
     ]
+
+
+def _body_lines(report: Report) -> Iterator[str]:
+    """What control flow runs: a line, or a line for each body."""
+    names = {node.key: f"{node.op_type} {short(node.name, 30)}" for node in report.nodes}
+    for i, body in enumerate(report.bodies[:_MOST_BODIES]):
+        where = " / ".join(names.get(part, part) for part in body.path)
+        text = f"{where}: {count_text(body.nodes, 'node')}"
+        if body.gpu_nodes is None:
+            text += ", planned when it first runs"
+        else:
+            text += f", {body.gpu_nodes} on the GPU, {body.cpu_nodes} on the CPU"
+        yield f"{'' if i else 'bodies':9}  {text}"
+    if len(report.bodies) > _MOST_BODIES:
+        yield f"{'':9}  and {len(report.bodies) - _MOST_BODIES} more bodies"
 
 
 def _measured_line(report: Report) -> str:

@@ -186,6 +186,21 @@ class Runner:
         made = (kept.signature, kept.make_passed, kept.options, kept.decided)
         self.prepared.append(Prepared(kept.plan, executor, *made))
 
+    def bodies(self, graph: Graph) -> Iterator[tuple[tuple[str, ...], Graph, Plan | None]]:
+        """Bodies of the control flow nodes of a plan's graph: where, as written, last plan."""
+        for node in graph.nodes:
+            for name, body in node.bodies.items():
+                runner = self._bodies.get(id(body), (body, None))[1]
+                plan = runner.prepared[0].plan if runner is not None and runner.prepared else None
+                path = (node.key, name)
+                yield path, body, plan
+                inner = (
+                    self.bodies(body)
+                    if runner is None or plan is None
+                    else runner.bodies(plan.graph)
+                )
+                yield from (((*path, *rest), graph, found) for rest, graph, found in inner)
+
     def _known(self, feeds: Mapping[str, Any]) -> dict[str, Array]:
         """Inputs whose content the plan of this call may count on; none for too many contents."""
         found: dict[str, Array] = {}

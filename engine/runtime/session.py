@@ -291,8 +291,10 @@ class InferenceSession:
         plan = self.plan(input_feed)
         found = self._runner.prepared_for(plan)
         from engine.explain import explain
+        from engine.explain.build import body_row
 
-        return explain(plan, found.passed, self.device_name, found.options, measured)
+        bodies = [body_row(*body) for body in self._runner.bodies(plan.graph)]
+        return explain(plan, found.passed, self.device_name, found.options, measured, bodies)
 
     def executed(self) -> list[tuple[Node, str]]:
         """Nodes that the last run computed, and where: "gpu" (in a dispatch) or "cpu".

@@ -63,3 +63,23 @@ def test_control_flow_counts_with_its_bodies() -> None:
     with InferenceSession(parse(text), device="cpu") as session:
         found = measure(session, {"x": np.ones(4, np.float32), "b": np.array(True)}, 2)
     assert found.nodes.keys() == {"z", "y"}
+
+
+def test_bodies_are_told_once_they_ran() -> None:
+    text = """g (float[n] x, bool b) => (float[n] y) {
+      y = If(b) <then_branch = t () => (float[n] p) { q = Neg(x) p = Exp(q) },
+                 else_branch = e () => (float[n] r) { r = Abs(x) }>
+    }"""
+    feed = {"x": np.ones(4, np.float32), "b": np.array(True)}
+    with InferenceSession(parse(text), device="cpu") as session:
+        before = session.explain(feed)
+        session.run(None, feed)
+        after = session.explain()
+    assert [(b.path, b.nodes, b.cpu_nodes) for b in before.bodies] == [
+        (("y", "then_branch"), 2, None),
+        (("y", "else_branch"), 1, None),
+    ]
+    assert [(b.gpu_nodes, b.cpu_nodes) for b in after.bodies] == [(0, 2), (None, None)]
+    lines = after.summary().splitlines()
+    assert "bodies     If y / then_branch: 2 nodes, 0 on the GPU, 2 on the CPU" in lines
+    assert "           If y / else_branch: 1 node, planned when it first runs" in lines

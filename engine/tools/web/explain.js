@@ -336,7 +336,10 @@ function describe(node) {
     }
     table.append(element("tr", {}, element("th", {}, "fused with"), cell));
   }
-  if (node.bodies) table.append(row("bodies", `${plural(node.bodies, "node")}, planned when they run`));
+  for (const body of report.bodies.filter((b) => b.path[0] === node.key)) {
+    const where = body.gpu_nodes === null ? "planned when it first runs" : `${body.gpu_nodes} on the GPU, ${body.cpu_nodes} on the CPU`;
+    table.append(row(body.path.slice(1).join(" / "), `${plural(body.nodes, "node")}, ${where}`));
+  }
   table.append(...valueRows(node.inputs, "input", (name) => [makerOf.get(name)]));
   table.append(...valueRows(node.outputs, "output", (name) => readersOf.get(name) ?? []));
   const origin = node.origin.filter((name) => name && name !== node.name);
