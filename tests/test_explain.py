@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+import re
+from dataclasses import fields, replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,7 +13,7 @@ import pytest
 
 from engine.compiler import compile_graph, optimise
 from engine.costs import DeviceProfile
-from engine.explain import Changes, Measured, Price, Report, explain, size_text
+from engine.explain import BodyRow, Changes, Measured, Price, Report, explain, size_text
 from engine.explain.build import node_name
 from engine.explain.changes import changes_text, full_changes_text, grouped
 from engine.explain.sizes import count_text, ms_text, share_text, short
@@ -341,3 +343,22 @@ def test_quantities_for_people() -> None:
         "2 nodes",
         "2 switches",
     ]
+
+
+def test_every_field_of_the_json_is_documented() -> None:
+    text = (Path(__file__).parent.parent / "docs" / "explain.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^\| (`.*?) \| (.*) \|$", text, re.MULTILINE))
+    rows = {name: row for names, row in table.items() for name in re.findall(r"`(\w+)`", names)}
+    content = json.loads(report(text=BETWEEN, measured=Measured(1, "host", 1.0, {}, {})).to_json())
+    assert rows.keys() == content.keys()
+    inside = {
+        name: content[name] for name in ("summary", "measured") if isinstance(content[name], dict)
+    }
+    inside |= {n: content[n][0] for n in ("subgraphs", "nodes", "kernels", "transfers", "reasons")}
+    inside["values"] = content["values"]["x"]
+    inside["changes"] = content["changes"]["fusion"]
+    inside["bodies"] = {field.name: None for field in fields(BodyRow)}
+    inside["price"] = content["reasons"][0]["if_supported"]
+    for name, found in inside.items():
+        told = set(re.findall(r"`(\w+)`", rows["reasons" if name == "price" else name]))
+        assert told >= found.keys(), (name, found.keys() - told)
