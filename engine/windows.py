@@ -65,6 +65,31 @@ class Windows:
         one = self.size[axis] == self.out[axis] == self.kernel[axis] == 1
         return one and self.begin[axis] == 0
 
+    def edges(self, columns: int, whole: bool) -> frozenset[int]:
+        """The elements that `columns` neighbouring windows of the last axis meet outside of it.
+
+        Counted from the first element of the first of these windows; for any such `columns` that
+        begin at a multiple of them. Windows past the last one do not count. `whole`: there are
+        none. Sizes that are open may make it more elements than need be. For dilation 1.
+        """
+        kernel, stride, begin, end = (
+            v[-1] for v in (self.kernel, self.strides, self.begin, self.end)
+        )
+        size, out = self.size[-1], self.out[-1]
+        assert isinstance(kernel, int) and isinstance(stride, int) and self.dilations[-1] == 1
+        count = (columns - 1) * stride + kernel
+        if not isinstance(begin, int) or not isinstance(end, int):
+            return frozenset(range(count))
+        found = set(range(min(begin, count)))
+        beyond, last = end, columns - 1 if whole else None
+        if isinstance(size, int) and isinstance(out, int):
+            beyond, last = (out - 1) * stride + kernel - begin - size, (out - 1) % columns
+        for before in range(max(beyond, 0)):
+            places = range(columns) if last is None else [(last - before) % columns]
+            taps = range(max(kernel - beyond + before * stride, 0), kernel)
+            found.update(place * stride + tap for place in places for tap in taps)
+        return frozenset(found)
+
     def params(self) -> dict[str, Dim | float]:
         """Kernel parameters of three spatial axes: in_d, in_h, in_w, out_d, ..., pad_w."""
         fields: tuple[tuple[str, Sequence[Dim]], ...] = (

@@ -5,7 +5,7 @@
 // b: [out_channels] f32, with BIAS
 // y: [N, out_channels, out_d, out_h, out_w] f32
 // BUILTINS, ENTER, START, SUM, STORE: the unrolled tile, from engine/tiles.py
-// flags: BIAS; WIDE: rows of `x` are multiples of four long
+// flags: BIAS; WIDE: rows of `x` are multiples of four long; SHARED: subgroups must stay whole
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
 // dispatch: x and z count tiles of pixels, y blocks of ROWS channels, uniform if WORKGROUP_Y is 1
 struct Params {
@@ -97,8 +97,16 @@ ${START}
         let iz = first_d + i32(r / params.kernel_h * params.dilation_d);
         let ih = first_h + i32(r % params.kernel_h * params.dilation_h);
         let inside = u32(iz) < params.in_d && u32(ih) < params.in_h;
+//# if SHARED
         let limit = select(0u, params.in_w, inside);
         var row = select(0u, (image + u32(iz)) * params.in_h + u32(ih), inside) * params.in_w;
+//# else
+        if (!inside) {
+            continue;
+        }
+        let limit = params.in_w;
+        var row = ((image + u32(iz)) * params.in_h + u32(ih)) * params.in_w;
+//# endif
         var at = base + r * params.kernel_w * PACK;
 ${SUM}
     }

@@ -68,7 +68,6 @@ ${ENTER}
     let last = channel_end - 1u;
     let packs = (params.group_out + PACK - 1u) / PACK;
     var at = (group * packs + part / PACK) * params.group_in * PACK + part % PACK;
-    var row = (n * params.groups + group) * params.group_in * params.in_plane;
 ${START}
 ${SUM}
     let column_end = params.plane;

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 ORDER = (
     *("errors", "progress", "dtypes", "dims", "target", "ir", "indexing"),
-    *("shader", "tiles", "windows", "ops", "importer", "exporter", "passes"),
+    *("shader", "windows", "ops", "importer", "exporter", "passes"),
     *("intervals", "ranges", "costs", "tuning", "reasons", "options", "verdicts"),
     *("placement", "partition", "layout", "fusion", "codegen", "schedule", "memory", "checks"),
     *(

@@ -12,9 +12,9 @@ from engine.dtypes import FLOAT32
 from engine.errors import ShapeError
 from engine.ir import Array
 from engine.ops import YES, KernelCall, Lowering, NodeView, Stage, Support, linear, no, yes_if
+from engine.ops._conv_tile import Tile
 from engine.ops._variants import SHARED_BY
 from engine.target import MAX_WORKGROUPS
-from engine.tiles import Tile
 from engine.windows import Windows
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
-from engine import tiles
 from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, is_static, product
 from engine.errors import ShapeError
 from engine.ir import TensorType
@@ -20,6 +20,9 @@ from engine.ops import (
     no,
     register,
 )
+from engine.ops import _conv_loops as loops
+from engine.ops._conv_strip import Strip
+from engine.ops._conv_tile import Tile
 from engine.ops._convolution import (
     Geometry,
     Variant,
@@ -35,7 +38,6 @@ from engine.ops._convolution import (
     variants,
 )
 from engine.ops._variants import choose, shares_loads
-from engine.tiles import Strip, Tile
 from engine.windows import Windows, windows
 
 
@@ -120,11 +122,11 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     for variant in found:
         unroll = 4 if variant.tile.columns < 8 else 2
         whole = divisible(geo.group_in, unroll).known is True
-        text = tiles.pointwise(variant.tile, strided, unroll, whole)
+        text = loops.pointwise(variant.tile, strided, unroll, whole)
         call = tile_call(
             view, "conv_pointwise", geo, variant, geo.batch, plane, plane, text, weights, more
         )
-        start = call.text["START"] + "\n" + tiles.offsets(variant.tile, strided)
+        start = call.text["START"] + "\n" + loops.offsets(variant.tile, strided)
         flags = call.flags | {"STRIDED"} if strided else call.flags
         calls.append(replace(call, text={**call.text, "START": start}, flags=flags))
     return calls
@@ -151,7 +153,8 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
                 weights,
                 win.params(),
             )
-            calls.append(replace(call, flags=call.flags | {"WIDE"}) if wide else call)
+            flags = [*["WIDE"] * wide, *["SHARED"] * variant.tile.shared]
+            calls.append(replace(call, flags=call.flags | {*flags}))
     return calls
 
 
@@ -160,14 +163,17 @@ def _inner_loops(win: Windows, tile: Tile) -> list[tuple[str, bool]]:
     width, step, dilation, pad = win.kernel[2], win.strides[2], win.dilations[2], win.begin[2]
     aligned = isinstance(pad, int) and tile.columns % 4 == 0
     if isinstance(width, int) and step <= width <= 7 and step <= 2 and dilation == 1:
-        found = [(tiles.dense(*tiles.window(tile, width, step)), False)]
-        if isinstance(pad, int) and aligned and width > 1:
-            found.insert(0, (tiles.dense(*tiles.window(tile, width, step, pad % 4)), True))
-        return found
+        leads = [pad % 4, None] if isinstance(pad, int) and aligned and width > 1 else [None]
+        if tile.shared:
+            text = partial(loops.guarded_window, tile, width, step)
+        else:
+            edges = win.edges(tile.columns, whole=tile.wide)
+            text = partial(loops.window, tile, width, step, edges)
+        return [(text(lead), lead is not None) for lead in leads]
     kernel = width if isinstance(width, int) and width <= 3 else None
-    found = [(tiles.dense((), tiles.taps(tile, kernel)), False)]
+    found = [(loops.dense((), loops.taps(tile, kernel)), False)]
     if isinstance(pad, int) and aligned and step == 1 and pad % 4 == dilation % 4 == 0:
-        found.insert(0, (tiles.dense((), tiles.taps(tile, kernel, aligned=True)), True))
+        found.insert(0, (loops.dense((), loops.taps(tile, kernel, aligned=True)), True))
     return found
 
 

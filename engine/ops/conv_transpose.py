@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from engine import tiles
 from engine.dims import Dim, bounds, ceildiv, dmax, is_static, product
 from engine.errors import ShapeError
 from engine.ir import TensorType
 from engine.ops import InferView, Lowering, NodeView, OpDef, Stage, Support, no, register
+from engine.ops import _conv_loops as loops
 from engine.ops._convolution import (
     Geometry,
     attributes,
@@ -119,7 +119,7 @@ def _lower(view: Lowering) -> list[Stage]:
     plane = product(win.out)
     calls = []
     for variant in variants(geo, rows, width, wide=False, step="params.stride_w"):
-        text = tiles.transposed_taps(variant.tile)
+        text = loops.transposed_taps(variant.tile)
         calls.append(
             tile_call(view, "conv_transpose", geo, variant, rows, width, plane, text, packed, more)
         )

@@ -1,0 +1,183 @@
+"""Inner loops of convolutions as unrolled WGSL: how pixels are loaded and meet the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from engine.ops._conv_tile import Tile, indented, join
+
+
+def window(
+    tile: Tile, kernel: int, stride: int, edges: Collection[int], lead: int | None = None
+) -> str:
+    """The sum over input channels for one row of a kernel `kernel` wide and dilated by 1.
+
+    Every pixel is loaded once, and used by several taps. `edges` are those that may be outside of
+    the row. With `lead`, rows are multiples of four long, `first + lead` is one, and pixels are
+    loaded by fours.
+    """
+    count = (tile.columns - 1) * stride + kernel
+    start, names = 0, [f"p{i}" for i in range(count)]
+    if lead is None:
+        lines = [f"let {name} = load_x(place + {i}u);" for i, name in enumerate(names)]
+    else:
+        start, lines = lead - 4 if lead else 0, []
+        for quad in range((count - start + 3) // 4):
+            lines.append(f"let q{quad} = quad_x(place + {quad}u);")
+        names = [f"q{(i - start) // 4}[{(i - start) % 4}]" for i in range(count)]
+    for i in sorted(edges):
+        lines.append(f"let e{i} = select(0.0, {names[i]}, in_{i});")
+        names[i] = f"e{i}"
+    pixels = [[names[tap + j * stride] for j in range(tile.columns)] for tap in range(kernel)]
+    lines += tile.multiply(pixels, "at")
+    head = [f"let in_{i} = u32(first + {i}) < limit;" for i in sorted(edges)]
+    if lead is None:
+        head += ["var place = row + u32(first);", "let step = row_step;"]
+    else:
+        # an arithmetic shift: in front of the first row of all, this is -1
+        head += [
+            f"var place = u32((i32(row) + first + {start}) >> 2u);",
+            "let step = row_step / 4u;",
+        ]
+    return dense(head, lines, "place += step;")
+
+
+def guarded_window(tile: Tile, kernel: int, stride: int, lead: int | None = None) -> str:
+    """The same where a row may lie outside too: every load has its own place and condition."""
+    count = (tile.columns - 1) * stride + kernel
+    places, loads, names = _guarded_pixels(count, lead)
+    pixels = [[names[tap + j * stride] for j in range(tile.columns)] for tap in range(kernel)]
+    return dense(places, [*loads, *tile.multiply(pixels, "at")])
+
+
+def _guarded_pixels(count: int, lead: int | None) -> tuple[list[str], list[str], list[str]]:
+    """Places of neighbouring pixels in their row, their loads, and expressions of them."""
+    places: list[str] = []
+    loads: list[str] = []
+    names = [f"p{i}" for i in range(count)]
+
+    def add(i: int, name: str, zero: str, load: str) -> None:
+        places.append(f"let in_{name} = u32(first + {i}) < limit;")
+        places.append(f"let at_{name} = select(0u, u32(first + {i}), in_{name});")
+        loads.append(f"let {name} = select({zero}, {load}(row + at_{name}), in_{name});")
+
+    for start in range(0 if lead is None else lead - 4, count, 4):
+        inside = [i for i in range(start, start + 4) if 0 <= i < count]
+        if lead is not None and len(inside) >= 3:
+            add(start, f"q{start + 4}", "vec4<f32>()", "load4_x")
+            for i in inside:
+                names[i] = f"q{start + 4}[{i - start}]"
+        else:
+            for i in inside:
+                add(i, names[i], "0.0", "load_x")
+    return places, loads, names
+
+
+def dense(places: Sequence[str], products: Sequence[str], step: str = "row += row_step;") -> str:
+    """The sum over input channels for one row of the kernel."""
+    loop = [
+        "for (var c = 0u; c < params.group_in; c++) {",
+        *indented(products),
+        "    at += at_step;",
+        f"    {step}",
+        "}",
+    ]
+    return join([*places, *loop], 2)
+
+
+def taps(tile: Tile, kernel: int | None, aligned: bool = False) -> list[str]:
+    """One row of a kernel of any stride and dilation: a load for each product of a channel.
+
+    `kernel` is its width if the text is unrolled over it. `aligned`: stride 1, and every tap meets
+    the first of four neighbours in a row of fours.
+    """
+    if kernel is None:
+        found, names = _tap_pixels(tile, aligned, "")
+        body = ["let start = first + i32(kx * params.dilation_w);", *found]
+        body += tile.multiply([names], "at + kx * PACK")
+        head = "for (var kx = 0u; kx < params.kernel_w; kx++) {"
+        return [head, *indented(body), "}"]
+    lines: list[str] = []
+    pixels = []
+    for tap in range(kernel):
+        found, names = _tap_pixels(tile, aligned, f"{tap}_")
+        lines += [f"let start{tap}_ = first + i32({tap}u * params.dilation_w);", *found]
+        pixels.append(names)
+    return [*lines, *tile.multiply(pixels, "at")]
+
+
+def _tap_pixels(tile: Tile, aligned: bool, suffix: str) -> tuple[list[str], list[str]]:
+    """Declarations of the pixels that one tap meets from `start` on, and their names."""
+    if aligned:
+        lines = [
+            f"let q{suffix}{j} = pixel4(row, limit, start{suffix} + {j});"
+            for j in range(0, tile.columns, 4)
+        ]
+        return lines, [f"q{suffix}{j - j % 4}[{j % 4}]" for j in range(tile.columns)]
+    lines = [
+        f"let p{suffix}{j} = pixel(row, limit, start{suffix} + {j} * i32(params.stride_w));"
+        for j in range(tile.columns)
+    ]
+    return lines, [f"p{suffix}{j}" for j in range(tile.columns)]
+
+
+def pointwise(tile: Tile, strided: bool, unroll: int, whole: bool) -> str:
+    """The sum over input channels of a 1x1 convolution, `unroll` of them at a time.
+
+    Loops have a price for each sum they carry. `strided`: pixels are no neighbours in `x`.
+    `whole`: `unroll` divides the channels.
+    """
+    lines = []
+    if unroll > 1:
+        lines = [
+            f"for (var c = {unroll}u; c <= params.group_in; c += {unroll}u) {{",
+            *indented(_channels(tile, strided, unroll)),
+            "}",
+        ]
+    if unroll == 1 or not whole:
+        start = f"params.group_in / {unroll}u * {unroll}u" if unroll > 1 else "0u"
+        lines += [
+            f"for (var c = {start}; c < params.group_in; c++) {{",
+            *indented(_channels(tile, strided, 1)),
+            "}",
+        ]
+    return join(lines, 1)
+
+
+def _channels(tile: Tile, strided: bool, count: int) -> list[str]:
+    """The products of `count` channels."""
+    lines, taps = [], []
+    for c in range(count):
+        row = f"row + {c}u * in_plane" if c else "row"
+        if tile.wide and not strided:
+            lines += [
+                f"let v{c}_{j} = quad_x({row} + offset{j});" for j in range(0, tile.columns, 4)
+            ]
+            taps.append([f"v{c}_{j - j % 4}[{j % 4}]" for j in range(tile.columns)])
+        else:
+            lines += [f"let p{c}_{j} = load_x({row} + offset{j});" for j in range(tile.columns)]
+            taps.append([f"p{c}_{j}" for j in range(tile.columns)])
+    lines += tile.multiply(taps, "at")
+    return [*lines, f"at += {count}u * PACK;", f"row += {count}u * in_plane;"]
+
+
+def offsets(tile: Tile, strided: bool) -> str:
+    """Places of the pixels that `pointwise` loads, those past the end clamped to the last.
+
+    They and `row` count fours where those are loaded.
+    """
+    step = 4 if tile.wide and not strided else 1
+    fours = f" / {step}u" if step > 1 else ""
+    lines = [f"let in_plane = params.in_plane{fours};"]
+    lines.append("var row = (n * params.groups + group) * params.group_in * in_plane;")
+    for j in range(0, tile.columns, step):
+        place = f"min(column + {j}u, params.plane - {step}u)"
+        lines.append(f"let offset{j} = {f'source({place})' if strided else place + fours};")
+    return join(lines, 1)
+
+
+def transposed_taps(tile: Tile) -> str:
+    """One tap of a transposed convolution: neighbouring outputs of a phase meet neighbours."""
+    pixels = [f"p{j}" for j in range(tile.columns)]
+    lines = [f"let {name} = pixel(row, iw + {j});" for j, name in enumerate(pixels)]
+    return join([*lines, *tile.multiply([pixels], "at")], 3)
