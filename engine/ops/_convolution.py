@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, dmin, product
+from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, dmin, is_static, product
 from engine.dtypes import FLOAT32
 from engine.errors import ShapeError
 from engine.ir import Array
 from engine.ops import YES, KernelCall, Lowering, NodeView, Stage, Support, linear, no, yes_if
 from engine.ops._conv_tile import Tile
-from engine.ops._variants import SHARED_BY
-from engine.target import MAX_WORKGROUPS
+from engine.ops._variants import CLEARLY, SHARED_BY, loop_clocks
+from engine.target import MAX_WORKGROUPS, Target
 from engine.windows import Windows
 
 
@@ -69,7 +69,9 @@ class Geometry:
 
 
 def pack_of(group_out: Dim) -> int:
-    """4 for few output channels a group, else 8."""
+    """4 for few output channels a group, 16 where that leaves no gap, else 8."""
+    if isinstance(group_out, int) and group_out % 16 == 0:
+        return 16
     return 4 if (bounds(group_out)[1] or 8) <= 4 else 8
 
 
@@ -186,29 +188,83 @@ class Variant:
     when: tuple[Guard, ...] = ()
 
 
+@dataclass(frozen=True)
+class Loop:
+    """The inner loop of a kernel of register tiles, to estimate its time.
+
+    Attributes:
+        trips: how often it runs. taps: products of a pixel and a channel in one trip.
+        reach: pixels from the first to the last that `columns` neighbours meet in one trip are
+            `columns * reach[0] + reach[1]`.
+    """
+
+    trips: Dim
+    taps: int
+    reach: tuple[int, int]
+
+    def clocks(self, geo: Geometry, variant: Variant, rows: int, width: int) -> int:
+        """Estimate for a geometry of known sizes."""
+        tile, (lanes, stack) = variant.tile, variant.workgroup
+        tiles, blocks = rows * -(-width // tile.columns), geo.group * blocks_of(geo, tile)
+        assert isinstance(self.trips, int) and isinstance(blocks, int)
+        waves = -(-tiles // lanes) * -(-blocks // stack)
+        pixels = tile.columns * self.reach[0] + self.reach[1]
+        loads = -(-pixels // 4) if tile.wide else pixels
+        products = tile.rows * tile.columns * self.taps
+        words = pixels + (tile.rows * self.taps if stack > 1 else 0)
+        return loop_clocks(self.trips, waves, products + loads + 5, words)
+
+
+def blocks_of(geo: Geometry, tile: Tile) -> Dim:
+    """Blocks of channels of a group."""
+    return ceildiv(geo.group_out, tile.rows)
+
+
 def variants(
-    geo: Geometry, rows: Dim, width: Dim, wide: bool = True, step: str = ""
+    geo: Geometry,
+    rows: Dim,
+    width: Dim,
+    loop: Loop,
+    target: Target,
+    wide: bool = True,
+    step: str = "",
 ) -> list[Variant]:
     """Tiles for `rows` rows of `width` pixels an output channel, best first.
 
     Channels are uniform over a workgroup where there are tiles enough, so that GPUs load weights
-    once for all of it; small maps spread a workgroup over channels. Tiles are so small that four
-    waves of a small GPU fit beside each other.
+    once for all of it; of small maps an invocation takes one pixel, or a workgroup spreads over
+    channels. Tiles are so small that four waves of a small GPU fit beside each other.
     `step` is the distance of neighbouring pixels in the output if it is not 1 (an expression).
     """
     if geo.columns:
         return _shared_variants(geo, width)
-    pack = geo.pack
-    blocks = geo.group * geo.packs
-    many4 = rows * ceildiv(width, 4)
-    whole = divisible(width, 4)
-    found = [
-        Variant(Tile(pack, 4, True), (64, 1), (at_least(many4, 48), whole)),
-        Variant(Tile(pack, 4, step=step), (64, 1), (at_least(many4, 48),)),
-        Variant(Tile(pack, 4, step=step), (8, 8), (at_least(many4 * blocks, 2048),)),
-        Variant(Tile(4, 4, step=step), (8, 8)),
-    ]
-    return [v for v in found if wide or not v.tile.wide]
+    pack, whole = min(geo.pack, 8), divisible(width, 4)
+    usual = Variant(Tile(pack, 4, step=step), (64, 1))
+    fours = [Variant(Tile(pack, 4, True), (64, 1), (whole,))] if wide else []
+    if target.software:
+        columns = software_columns(width)
+        large = Variant(Tile(pack, columns, step=step), (64, 1))
+        vector = replace(large, tile=Tile(pack, columns, True), when=(whole,))
+        return [vector, large] if wide and columns % 4 == 0 else [large]
+    few = [Variant(Tile(r, c, step=step), (64, 1)) for r, c in ((geo.pack, 1), (pack, 2))]
+    spread = Variant(Tile(4, 4, step=step), (8, 8))
+    if isinstance(rows, int) and isinstance(width, int) and is_static((loop.trips, geo.group_out)):
+        first = fours if fours and whole.known else [usual]
+        ways = [*first, usual, *few, spread]
+        times = [loop.clocks(geo, way, rows, width) for way in ways]
+        best = times.index(min(times))
+        return [ways[best if CLEARLY * times[best] < times[0] else 0]]
+    many = at_least(rows * ceildiv(width, 4), 48)
+    found = [replace(v, when=(*v.when, many)) for v in (*fours, usual)]
+    return [*found, spread]
+
+
+def software_columns(width: Dim) -> int:
+    """Pixels of an invocation that a CPU computes: few of them past the end of a row."""
+    if not isinstance(width, int):
+        return 8
+    spare = {8: -(-width // 8) * 8, 7: -(-width // 7) * 7 * (1.15 if width % 4 == 0 else 1.0)}
+    return min(spare, key=lambda columns: spare[columns])
 
 
 def _shared_variants(geo: Geometry, width: Dim) -> list[Variant]:
@@ -242,7 +298,7 @@ def tile_call(
     """
     tile, (lanes, stack) = variant.tile, variant.workgroup
     tiles_w = ceildiv(width, tile.columns)
-    group_blocks = geo.packs * (geo.pack // tile.rows)
+    group_blocks = blocks_of(geo, tile)
     groups = ceildiv(rows * tiles_w, lanes)
     bias = view.has(2)
     tensors = {"x": view.node.inputs[0], "w": weights, "y": view.node.outputs[0]}

@@ -20,7 +20,7 @@ from engine.dims import (
 )
 from engine.ir import Shape
 from engine.ops._matmul_text import Tile
-from engine.ops._variants import SHARED_BY, shares_loads
+from engine.ops._variants import CLEARLY, SHARED_BY, UNITS, loop_clocks, shares_loads
 from engine.target import Target
 
 
@@ -166,15 +166,15 @@ class Shape2D:
         return self.workgroup[1] == 1
 
     @property
-    def arithmetic(self) -> int:
-        """Clocks of the arithmetic of one wave over four elements of the inner axis."""
+    def instructions(self) -> int:
+        """For the arithmetic of an invocation over four elements of the inner axis."""
         places = 4 if self.uniform and self.columns != 2 else 8
-        return CLOCKS * (4 * self.rows * self.columns + places)
+        return 4 * self.rows * self.columns + places
 
     @property
-    def loads(self) -> int:
-        """Clocks that its loads take of the vector cache that four waves share."""
-        return 16 * (self.columns if self.uniform else self.rows + self.columns)
+    def words(self) -> int:
+        """Loaded for four elements of the inner axis."""
+        return 4 * (self.columns if self.uniform else self.rows + self.columns)
 
 
 FEW_ROWS = 4
@@ -208,28 +208,16 @@ PARTS = {"parts-2": 2, "parts-4": 4, "parts-8": 8, "parts-16": 16}
 LONGEST = 200_000
 """Inner sizes beyond are shared by several invocations: the loop of one must stay short."""
 
-UNITS = 32
-"""Waves that run at once on the GPU which shapes are chosen for: eight compute units of four."""
-CLOCKS = 4
-"""Of an instruction of one wave."""
-LATENCY = 350
-"""Clocks of a load that only other waves can hide."""
-CLEARLY = 1.3
-"""How much faster another way than the usual one must seem: units differ from GPU to GPU."""
 LAUNCH = 6000
 """Clocks that one more dispatch takes which waits for the one before it."""
 
 
 def clocks(p: Product, shape: Shape2D, parts: int = 1) -> int:
-    """Estimated time of a product of known sizes on a small GPU, the inner axis in `parts`.
-
-    Waves take turns on a unit. One alone waits for each of its loads.
-    """
+    """Estimated time of a product of known sizes on a small GPU, the inner axis in `parts`."""
     tasks, inner, size = shape.tasks(p), p.inner, product((p.rows, p.columns, *p.batch))
     assert isinstance(tasks, int) and isinstance(inner, int) and isinstance(size, int)
-    turns = -(-tasks * parts // UNITS)
-    trip = max(turns * max(shape.arithmetic, shape.loads), shape.arithmetic + LATENCY)
-    found = -(-inner // (4 * parts)) * trip
+    trips = -(-inner // (4 * parts))
+    found = loop_clocks(trips, tasks * parts, shape.instructions, shape.words)
     return found if parts == 1 else found + LAUNCH + size * parts // UNITS
 
 

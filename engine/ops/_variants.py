@@ -16,6 +16,30 @@ SHARED_BY = 8
 """The subgroup size that kernels with shared loads are written for."""
 
 
+UNITS = 32
+"""Waves that run at once on the GPU which tiles are chosen for: eight compute units of four."""
+CLOCKS = 4
+"""Of an instruction of one wave."""
+LATENCY = 350
+"""Clocks of a load that only other waves can hide."""
+CLEARLY = 1.3
+"""How much faster another tile than the usual one must seem: units differ from GPU to GPU."""
+
+
+def loop_clocks(trips: int, waves: int, instructions: int, words: int) -> int:
+    """Estimated clocks of the loop of a kernel on a small GPU.
+
+    Waves take turns on a unit. One alone waits for each of its loads. Four units share a vector
+    cache of 64 bytes a clock.
+
+    Args:
+        trips: of the loop. waves: of all workgroups.
+        instructions: for the arithmetic of a trip. words: that an invocation loads in a trip.
+    """
+    turns, arithmetic = -(-waves // UNITS), CLOCKS * instructions
+    return trips * max(turns * max(arithmetic, 16 * words), arithmetic + LATENCY)
+
+
 def shares_loads(target: Target) -> bool:
     """Whether invocations of a subgroup may load what all of them need together."""
     return "subgroups" in target.features and target.subgroup_size == SHARED_BY

@@ -25,6 +25,7 @@ from engine.ops._conv_strip import Strip
 from engine.ops._conv_tile import Tile
 from engine.ops._convolution import (
     Geometry,
+    Loop,
     Variant,
     attributes,
     check_ranks,
@@ -115,12 +116,13 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     if strided:
         names = ("in_h", "in_w", "out_h", "out_w", "stride_d", "stride_h", "stride_w")
         more.update(zip(names, (*win.size[1:], *win.out[1:], *win.strides), strict=True))
-    found = variants(geo, geo.batch, plane)
+    unroll = 2 if geo.columns >= 8 else 4
+    loop = Loop(ceildiv(geo.group_in, unroll), unroll, (unroll, 0))
+    found = variants(geo, geo.batch, plane, loop, view.target)
     if not geo.columns:
-        found.insert(0, Variant(Tile(geo.pack, 1), (8, 8), (at_least(2, plane),)))
+        found.insert(0, Variant(Tile(min(geo.pack, 8), 1), (8, 8), (at_least(2, plane),)))
     calls = []
     for variant in found:
-        unroll = 4 if variant.tile.columns < 8 else 2
         whole = divisible(geo.group_in, unroll).known is True
         text = loops.pointwise(variant.tile, strided, unroll, whole)
         call = tile_call(
@@ -138,7 +140,10 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     rows = geo.batch * out_d * out_h
     plane = product(win.out)
     calls = []
-    for variant in variants(geo, rows, out_w):
+    width, step = win.kernel[2], win.strides[2]
+    taps = width if isinstance(width, int) else 1
+    loop = Loop(geo.group_in * product(win.kernel[:2]), taps, (step, max(taps - step, 0)))
+    for variant in variants(geo, rows, out_w, loop, view.target):
         for text, wide in _inner_loops(win, variant.tile):
             when = (*variant.when, *((divisible(win.size[2], 4),) if wide else ()))
             call = tile_call(

@@ -11,6 +11,7 @@ from engine.ops import InferView, Lowering, NodeView, OpDef, Stage, Support, no,
 from engine.ops import _conv_loops as loops
 from engine.ops._convolution import (
     Geometry,
+    Loop,
     attributes,
     check_ranks,
     geometry_support,
@@ -118,7 +119,9 @@ def _lower(view: Lowering) -> list[Stage]:
     more = {**win.params(), **_congruence(win)}
     plane = product(win.out)
     calls = []
-    for variant in variants(geo, rows, width, wide=False, step="params.stride_w"):
+    loop = Loop(geo.group_in * geo.taps, 1, (1, 0))
+    step = "params.stride_w"
+    for variant in variants(geo, rows, width, loop, view.target, wide=False, step=step):
         text = loops.transposed_taps(variant.tile)
         calls.append(
             tile_call(view, "conv_transpose", geo, variant, rows, width, plane, text, packed, more)

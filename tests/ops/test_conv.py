@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 import engine
 from cpu_fallback import registry
 from engine import dims
+from engine.dims import Guard
 from engine.errors import ShapeError
 from engine.ops import Lowering, NodeView, definition
-from engine.ops._convolution import Geometry, shared_tile, variants
+from engine.ops._convolution import Geometry, Loop, pack_of, shared_tile, variants
 from engine.ops._variants import shares_loads
+from engine.runtime import targets
 from engine.target import Target
 from engine.windows import windows
 from tests.cpu_fallback.node_cases import cases_of, failures
@@ -328,16 +330,59 @@ def test_gpu_refusals_have_reasons(case: OpCase, words: str) -> None:
     assert not verdict.ok and words in verdict.reason
 
 
-def test_small_maps_get_small_tiles() -> None:
-    def choice(channels: int, size: int) -> tuple[int, int, tuple[int, int]]:
-        win = windows([1, size, size], [1, 3, 3], pads=[0, 1, 1] * 2)
-        geo = Geometry(win, 1, 1, 64, channels, 8)
-        first = next(v for v in variants(geo, size, size) if all(g.known for g in v.when))
-        return first.tile.rows, first.tile.columns, first.workgroup
+def tile_for(
+    channels: int, size: dims.Dim, **of: Any
+) -> tuple[int, int, tuple[int, int], tuple[Guard, ...]]:
+    """The first choice for a 3x3 convolution of 64 channels."""
+    win = windows([1, size, size], [1, 3, 3], pads=[0, 1, 1] * 2)
+    geo = Geometry(win, 1, 1, 64, channels, pack_of(channels))
+    loop = Loop(64 * 3, 3, (1, 2))
+    first = variants(geo, size, size, loop, Target(**of))[0]
+    return first.tile.rows, first.tile.columns, first.workgroup, first.when
 
-    assert choice(64, 56) == (8, 4, (64, 1))
-    assert choice(256, 14) == (8, 4, (64, 1))
-    assert choice(32, 7) == (4, 4, (8, 8))
+
+def test_small_maps_get_small_tiles() -> None:
+    assert tile_for(64, 56)[:3] == (8, 4, (64, 1))
+    assert tile_for(1024, 14)[:3] == (8, 4, (64, 1))
+    assert tile_for(64, 7)[:3] == (16, 1, (64, 1))
+    assert tile_for(24, 7)[:3] == (8, 1, (64, 1))
+    open_size = tile_for(64, dims.symbol("size"))
+    assert open_size[:3] == (8, 4, (64, 1)) and len(open_size[3]) == 2
+
+
+def test_software_gets_large_tiles() -> None:
+    for size, columns in ((56, 8), (7, 7), (14, 7), (13, 7), (60, 8)):
+        assert tile_for(64, size, software=True)[:3] == (8, columns, (64, 1))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@given(st.data())
+def test_edges_are_what_windows_meet_outside(whole: bool, data: st.DataObject) -> None:
+    kernel, stride = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 2))
+    pads = [data.draw(st.integers(0, 4)) for _ in range(2)]
+    columns = data.draw(st.sampled_from([1, 2, 4, 7, 8]))
+    size = data.draw(st.integers(max(kernel - sum(pads), 1), 40))
+    win = windows([size], [kernel], strides=[stride], pads=pads)
+    (out,) = win.out
+    assert isinstance(out, int)
+    if whole and out % columns:
+        reject()
+    met = {
+        (window % columns) * stride + tap
+        for window in range(out)
+        for tap in range(kernel)
+        if not 0 <= window * stride + tap - pads[0] < size
+    }
+    assert win.edges(columns, whole) == met
+    open_win = windows([dims.symbol("n")], [kernel], strides=[stride], pads=pads)
+    assert open_win.edges(columns, whole) >= met
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", [*CONV, *TRANSPOSED], ids=case_id)
+def test_tiles_for_software(case: OpCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    check_gpu(case)
 
 
 def test_tiles_with_shared_weights_fill_subgroups() -> None:
