@@ -7,12 +7,13 @@ Errors inside `queue.submit` abort the process, so whoever submits checks everyt
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import wgpu
@@ -25,6 +26,9 @@ from engine.runtime.targets import WGPU_FEATURES, resolve
 from engine.shader import Kernel
 from engine.target import Target
 
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
 log = logging.getLogger(__name__)
 
 _BACKENDS = ("Vulkan", "Metal", "D3D12")
@@ -35,6 +39,8 @@ _TIMESTAMPS = "timestamp-query"
 REPEAT_NBYTES = 256
 """The alignment of uniform buffers that every device takes."""
 READBACK = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
+MAX_COMPILERS = 4
+"""Threads that compile kernels: drivers take long, and let other threads run."""
 MAX_PIPELINES = 1024
 """Of how many kernels a device keeps the pipelines, beyond those that plans in use hold."""
 
@@ -155,6 +161,7 @@ class Device:
             raise DeviceError(f"{info.title} gives no device: {error}") from error
         self.queue = self.wgpu.queue
         self._pipelines: OrderedDict[str, Pipeline] = OrderedDict()
+        self._compiling: dict[str, Future[Pipeline]] = {}
         self._layouts: dict[tuple[tuple[bool, ...], bool, bool], Any] = {}
         self._repeats: Any = None
 
@@ -240,15 +247,31 @@ class Device:
         self.require()
         found = self._pipelines.get(kernel.key)
         if found is None:
-            found = self._pipelines[kernel.key] = self._compile(kernel)
+            started = self._compiling.pop(kernel.key, None)
+            found = self._compile(kernel) if started is None else started.result()
+            self._pipelines[kernel.key] = found
             if len(self._pipelines) > MAX_PIPELINES:
                 self._pipelines.popitem(last=False)
         self._pipelines.move_to_end(kernel.key)
         return found
 
+    def compile_ahead(self, kernels: Iterable[Kernel]) -> None:
+        """Begins to compile kernels in threads; `pipeline` waits for each, and has its errors."""
+        known = self._pipelines.keys() | self._compiling.keys()
+        new = {k.key: k for k in kernels if k.key not in known}
+        if len(new) < 2:
+            return
+        from concurrent.futures import ThreadPoolExecutor
+
+        self.require()
+        for kernel in new.values():
+            self._layout_of(kernel)
+        pool = ThreadPoolExecutor(min(MAX_COMPILERS, os.cpu_count() or 1), "onnx-wgpu compiler")
+        self._compiling.update((key, pool.submit(self._compile, k)) for key, k in new.items())
+        pool.shutdown(wait=False)
+
     def _compile(self, kernel: Kernel) -> Pipeline:
-        writable = tuple(t.writable for t in kernel.tensors)
-        layout = self._layout(writable, bool(kernel.params), kernel.repeats)
+        layout = self._layout_of(kernel)
         # naga wants this one, and refuses `enable subgroups;`
         code = ("enable f16;\n" if "shader-f16" in kernel.features else "") + kernel.wgsl
         try:
@@ -267,6 +290,10 @@ class Device:
             numbered = "\n".join(f"{i:4} {line}" for i, line in enumerate(lines, 1))
             raise ShaderError(f"kernel {kernel.name}: {error}\n{numbered}") from error
         return Pipeline(pipeline, layout, kernel)
+
+    def _layout_of(self, kernel: Kernel) -> Any:
+        writable = tuple(t.writable for t in kernel.tensors)
+        return self._layout(writable, bool(kernel.params), kernel.repeats)
 
     def _layout(self, writable: tuple[bool, ...], params: bool, repeats: bool) -> Any:
         key = (writable, params, repeats)

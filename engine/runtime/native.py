@@ -35,6 +35,8 @@ log = logging.getLogger(__name__)
 VARIABLE = "ENGINE_WGPU_CALLS"
 """Environment variable: "python" takes wgpu's Python API for everything."""
 
+BACKENDS = ("Vulkan", "Metal", "DX12")
+"""What wgpu's instance looks for adapters in, as it calls them."""
 MAX_IDLE_POLLS = 5000
 """How often a device that has nothing to do is asked for an answer, a millisecond apart."""
 
@@ -303,3 +305,18 @@ def load() -> None:
     except ImportError:
         return
     parse_types(ffi)
+    _leave_out_gl()
+
+
+@functools.cache
+def _leave_out_gl() -> None:
+    """Makes wgpu's instance without OpenGL, which kernels can't use, and which takes 50 ms to load.
+
+    Does nothing where the process has an instance already.
+    """
+    try:
+        from wgpu.backends.wgpu_native.extras import set_instance_extras
+
+        set_instance_extras(backends=BACKENDS)
+    except (ImportError, KeyError, TypeError, RuntimeError) as error:
+        log.info("wgpu's instance is as it was: %s", error)

@@ -103,6 +103,7 @@ class Recorder:
         """Compiles every variant: sizes vary, so any of them may be wanted by the next call."""
         if self.device is not None:
             count = len(self.plan.kernels)
+            self.device.compile_ahead(self.plan.kernels)
             for number, kernel in enumerate(self.plan.kernels, 1):
                 tell(f"compiling shader {number} of {count}, for other sizes")
                 self.device.pipeline(kernel)
@@ -253,10 +254,13 @@ class Recorder:
         return found
 
     def _programmed(self, context: ExecutionContext, number: int) -> Program:
-        commands = tuple(
-            self._command(context, index, repetition)
-            for index, repetition in in_turn(context.chosen, self.batches[number])
-        )
+        turns = tuple(in_turn(context.chosen, self.batches[number]))
+        variants = [self._dispatches[i].variants[context.chosen[i].variant] for i, _ in turns]
+        self.required().compile_ahead(self.plan.kernels[v.kernel] for v in variants)
+        for variant in variants:
+            for name in variant.values:
+                self.buffer(context, name)
+        commands = tuple(self._command(context, *turn) for turn in turns)
         return Program(
             self._generation,
             dict(context.external),

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 
 from engine.errors import DeviceError
+from engine.runtime import cache
 from engine.target import Target
 
 log = logging.getLogger(__name__)
@@ -89,16 +90,29 @@ class _Adapter:
         return 0
 
 
-@cache
+@functools.cache
 def _probed(name: str, holder: _Adapter) -> int:
     """The subgroup size that software adapters always use, or 0 if it is not the same everywhere.
 
-    They run subgroups as the vectors of the CPU, and report a range that says nothing.
+    They run subgroups as the vectors of the CPU, and report a range that says nothing. `name` has
+    the width of the vectors and the driver's version.
     """
     import wgpu
 
+    known = f"subgroup-{cache.key(name, wgpu.__version__)}"
+    content = cache.load(known)
+    if content is not None and len(content) == 1:
+        return content[0]
+    size = _probe(name, holder.adapter)
+    cache.later(lambda: cache.store(known, [bytes([size])]))
+    return size
+
+
+def _probe(name: str, adapter: Any) -> int:
+    import wgpu
+
     try:
-        device = holder.adapter.request_device_sync(required_features=["subgroup"])
+        device = adapter.request_device_sync(required_features=["subgroup"])
         module = device.create_shader_module(code=_PROBE)
         pipeline = device.create_compute_pipeline(
             layout="auto", compute={"module": module, "entry_point": "main"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.errors import DeviceError
+from engine.errors import DeviceError, ShaderError
 from engine.runtime import cache, native
 from engine.runtime import device as device_module
 from engine.runtime.device import READBACK, STORAGE, Device, choose_adapter
@@ -180,6 +181,42 @@ print(len(mine), *mine, sep="\n")
     assert done.returncode == 0, done.stderr
     count, *names = done.stdout.strip().splitlines()
     assert int(count) <= 4, names
+
+
+def test_kernels_compiled_ahead_are_those_that_are_used(device: Device) -> None:
+    with InferenceSession(parse(MODEL), device="gpu") as session:
+        kernels = session.plan().kernels
+    assert len(kernels) > 2
+    device.compile_ahead([*kernels, *kernels])
+    device.compile_ahead(kernels)
+    ahead = dict(device._compiling)
+    assert ahead.keys() == {k.key for k in kernels}
+    for kernel in kernels:
+        assert device.pipeline(kernel) is ahead[kernel.key].result()
+        assert device.pipeline(kernel) is ahead[kernel.key].result()
+    assert not device._compiling
+
+
+def test_an_error_of_a_kernel_compiled_ahead_comes_when_it_is_used(device: Device) -> None:
+    with InferenceSession(parse(MODEL), device="gpu") as session:
+        good, bad, *_ = session.plan().kernels
+    bad = dataclasses.replace(bad, wgsl="fn main() { let a = nothing; }")
+    device.compile_ahead([good, bad])
+    assert device.pipeline(good).kernel is good
+    for _ in range(2):
+        with pytest.raises(ShaderError, match="nothing"):
+            device.pipeline(bad)
+
+
+def test_pipelines_that_were_not_used_for_long_are_dropped(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_module, "MAX_PIPELINES", 2)
+    with InferenceSession(parse(MODEL), device="gpu") as session:
+        first, second, third, *_ = session.plan().kernels
+    made = [device.pipeline(k) for k in (first, second, first, third)]
+    assert device.pipeline(first) is made[0] and device.pipeline(third) is made[3]
+    assert device.pipeline(second) is not made[1]
 
 
 def test_functions_that_are_declared_otherwise_are_not_called(

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from engine.errors import DeviceError
+from engine.runtime import cache, targets
 from engine.runtime.device import Device, choose_adapter, open_device
 from engine.runtime.targets import VARIABLE
 from engine.target import Target
@@ -34,6 +37,19 @@ def test_software_adapters_have_one_subgroup_size() -> None:
     if info.kind != "CPU" or "subgroup" not in info.features:
         pytest.skip("the adapter is no software adapter with subgroups")
     assert open_device(target="adapter").target.subgroup_size in (4, 8, 16, 32)
+
+
+def test_a_subgroup_size_is_measured_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(cache.VARIABLE, str(tmp_path))
+    measured: list[str] = []
+    monkeypatch.setattr(targets, "_probe", lambda name, adapter: measured.append(name) or 16)
+    for _ in range(2):
+        targets._probed.cache_clear()
+        assert targets._probed("one adapter", targets._Adapter(None)) == 16
+        cache.flush(wait=True)
+    assert targets._probed("another", targets._Adapter(None)) == 16
+    targets._probed.cache_clear()
+    assert measured == ["one adapter", "another"]
 
 
 def test_the_default_is_the_adapter_unless_the_environment_says_otherwise(
