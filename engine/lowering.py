@@ -10,6 +10,7 @@ from engine import costs
 from engine.checks import LimitError, misfit
 from engine.codegen import generate
 from engine.dims import Dim, product
+from engine.dtypes import DType
 from engine.errors import PlanError
 from engine.fusion import Group
 from engine.ir import Array, Graph, Node, Shape, TensorType
@@ -134,17 +135,19 @@ class Lowerer:
         self.scratch[name] = tensor
         return name
 
-    def _new_derived(self, source: str, recipe: str, make: Callable[[Array], Array]) -> str:
+    def _new_derived(
+        self, source: str, recipe: str, make: Callable[[Array], Array], dtype: DType | None
+    ) -> str:
         name = f"{source}:{recipe}"
         if name not in self.derived:
             self.derived[name] = Derived(source, recipe, make)
             constant = self.graph.constant(source)
             if constant is None:
                 raise PlanError(f"{source!r} is not a constant, so nothing can be derived from it")
-            dtype = self.graph.values[source].tensor
-            if dtype is None:
+            tensor = self.graph.values[source].tensor
+            if tensor is None:
                 raise PlanError(f"{source!r} has no tensor type")
-            self.scratch.setdefault(name, TensorType(dtype.dtype))
+            self.scratch.setdefault(name, TensorType(dtype or tensor.dtype))
         return name
 
     def _dispatch(self, group: Group, stage: Sequence[KernelCall], fuse: bool) -> Dispatch:

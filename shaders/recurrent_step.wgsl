@@ -7,7 +7,7 @@
 // sequence_lens: [sequences] i32
 // states: [3, directions, sequences, padded] f32, see recurrent_start.wgsl
 // y: [steps, directions, sequences, hidden] f32
-// flags: LSTM | GRU | RNN (the cell), BIAS, PEEPHOLES, LENGTHS (inputs given), WANT_Y (output), COUPLED (input_forget), LINEAR (linear_before_reset), RESET (with GRU): only resets its state
+// flags: LSTM | GRU | RNN (the cell), BIAS, PEEPHOLES, LENGTHS (inputs given), WANT_Y (output), COUPLED (input_forget), LINEAR (linear_before_reset), RESET (with GRU): only resets its state, ROUNDED (with LSTM): to the 256 levels of the range of all states of a direction
 // ACTIVATIONS: limited, activate_f, activate_g, activate_h
 // dispatch: one workgroup computes WORKGROUP_SIZE hidden units of a direction of a sequence, repeated for each step
 struct Params {
@@ -45,9 +45,21 @@ override WORKGROUP_SIZE: u32 = 64u;
 //# include lib/log.wgsl
 //# include lib/hyperbolic.wgsl
 
+//# if ROUNDED
+var<private> level_step: f32;
+var<private> level_zero: f32;
+var<workgroup> shared_values: array<f32, WORKGROUP_SIZE>;
+//# include lib/tree.wgsl
+
+fn previous(at: u32, k: u32) -> f32 {
+    let level = clamp(round(load_states(at + k) / level_step) + level_zero, 0.0, 255.0);
+    return (level - level_zero) * level_step;
+}
+//# else
 fn previous(at: u32, k: u32) -> f32 {
     return load_states(at + k);
 }
+//# endif
 
 ${ACTIVATIONS}
 //# include lib/recurrent.wgsl
@@ -65,10 +77,24 @@ fn main(
     let sequence = group.y;
     let direction = group.z;
     let unit = group.x * WORKGROUP_SIZE + lane;
+    let step = repeat_index();
+//# if ROUNDED
+    // the range contains 0, as which the padding counts
+    var low = 0.0;
+    var high = 0.0;
+    let all = state_of(step & 1u, 0u, direction);
+    for (var i = lane; i < params.sequences * params.padded; i += WORKGROUP_SIZE) {
+        low = min(low, load_states(all + i));
+        high = max(high, load_states(all + i));
+    }
+    low = -tree_max(lane, -low);
+    high = tree_max(lane, high);
+    level_step = select((high - low) / 255.0, 1.0, low == high);
+    level_zero = clamp(round(-low / level_step), 0.0, 255.0);
+//# endif
     if (unit >= params.hidden) {
         return;
     }
-    let step = repeat_index();
     let length = length_of(sequence);
     let old = state_of(step & 1u, sequence, direction);
     let other = state_of(2u, sequence, direction);

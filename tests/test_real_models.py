@@ -8,7 +8,30 @@ import numpy as np
 import pytest
 
 import engine
+from engine import ops
+from engine.verdicts import is_control_flow
 from tests.real_models import RealModel, real_models
+
+LEAST_SHARE = 0.95
+"""Of the nodes of each model that the GPU has to take where it is asked to."""
+
+
+def gpu_share(session: engine.InferenceSession) -> float:
+    """The share of nodes on the GPU, after passes and before fusion, bodies that ran included.
+
+    Views, which move nothing, do not count, nor does what only works out sizes, nor control flow,
+    which is what its bodies are.
+    """
+    bodies = [runner for _, runner in session._runner._bodies.values()]
+    plans = [made.plan for runner in (session._runner, *bodies) for made in runner.prepared]
+    where = []
+    for plan in plans:
+        for node in plan.graph.nodes:
+            verdict, op = plan.partition.verdicts[node.key], ops.definition(node)
+            is_view = op is not None and op.view
+            if not (is_view or verdict.device in ("folded", "host-shape") or is_control_flow(node)):
+                where.append(verdict.device)
+    return where.count("gpu") / len(where)
 
 
 @real_models()
@@ -48,3 +71,5 @@ def test_engine_agrees_with_onnxruntime(model: RealModel, device: str) -> None:
             if model.meaning is not None and make is model.inputs:
                 read, right = model.meaning
                 assert read(got) == right
+        if device == "gpu":
+            assert gpu_share(session) >= LEAST_SHARE

@@ -207,7 +207,7 @@ class Lowering(NodeView):
         node: Node,
         target: Target,
         scratch: Callable[[TensorType], str],
-        derived: Callable[[str, str, Callable[[Array], Array]], str],
+        derived: Callable[[str, str, Callable[[Array], Array], DType | None], str],
         style: str = "",
     ) -> None:
         super().__init__(graph, node, target)
@@ -219,9 +219,18 @@ class Lowering(NodeView):
         """Name of a new buffer that lives for this node's stages only."""
         return self._scratch(TensorType(dtype, tuple(shape)))
 
-    def derived(self, index: int, recipe: str, make: Callable[[Array], Array]) -> str:
-        """Name of a constant computed from constant input `index`; equal recipes are shared."""
-        return self._derived(self.node.inputs[index], recipe, make)
+    def derived(
+        self,
+        index: int,
+        recipe: str,
+        make: Callable[[Array], Array],
+        dtype: DType | None = None,
+    ) -> str:
+        """Name of a constant computed from constant input `index`; equal recipes are shared.
+
+        It has the type of the input, unless `dtype` says another.
+        """
+        return self._derived(self.node.inputs[index], recipe, make, dtype)
 
 
 Walk = tuple[Shape, Shape]

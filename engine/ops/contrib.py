@@ -45,14 +45,6 @@ def _float_product(view: InferView) -> list[ValueType]:
     return [TensorType(FLOAT32, _product_shape(view, view.shape(0), view.shape(1)))]
 
 
-def _lstm(view: InferView) -> list[ValueType]:
-    length, batch, _ = view.shape(0)
-    hidden: Dim = int(view.attr("hidden_size"))
-    directions = 2 if view.attr("direction", "forward") == "bidirectional" else 1
-    state = TensorType(view.dtype(0), (directions, batch, hidden))
-    return [TensorType(view.dtype(0), (length, directions, batch, hidden)), state, state]
-
-
 def _skip_normalization(view: InferView) -> list[ValueType]:
     x = view.type(0)
     statistic = TensorType(FLOAT32, None if x.shape is None else (*x.shape[:-1], 1))
@@ -113,7 +105,6 @@ def _ops(infer: Infer, *op_types: str) -> Sequence[OpDef]:
 _ops(keep_type, "Gelu", "BiasGelu", "FastGelu", "QuickGelu")
 _ops(_fused_matmul, "FusedMatMul")
 _ops(_float_product, "DynamicQuantizeMatMul")
-_ops(_lstm, "DynamicQuantizeLSTM")
 _ops(_skip_normalization, "SkipLayerNormalization", "SkipSimplifiedLayerNormalization")
 _ops(keep_type, "RotaryEmbedding")
 _ops(_multi_head, "MultiHeadAttention")

@@ -192,6 +192,17 @@ def dynamic_stages(view: Lowering, x: str, tensors: tuple[str, str, str], size: 
         tensors: the values to write: levels, scale and zero point.
     """
     levels, scale, zero_point = tensors
+    write = KernelCall(
+        "quant_dynamic",
+        {"x": x, "scale": scale, "zero_point": zero_point, "y": levels},
+        {"size": size},
+        linear(ceildiv(size, 4)),
+    )
+    return [*range_stages(view, x, scale, zero_point, size), (write,)]
+
+
+def range_stages(view: Lowering, x: str, scale: str, zero_point: str, size: Dim) -> list[Stage]:
+    """Dispatches that find scale and zero point of the range of value `x` of `size` elements."""
     parts = dmin(ceildiv(size, 1024), 64)
     ends = view.scratch(FLOAT32, (64, 2))
     words: dict[str, Dim | float] = {"size": size, "parts": parts}
@@ -210,13 +221,7 @@ def dynamic_stages(view: Lowering, x: str, tensors: tuple[str, str, str], size: 
         frozenset({"LAST"}),
         trips=16,
     )
-    write = KernelCall(
-        "quant_dynamic",
-        {"x": x, "scale": scale, "zero_point": zero_point, "y": levels},
-        {"size": size},
-        linear(ceildiv(size, 4)),
-    )
-    return [(first,), (last,), (write,)]
+    return [(first,), (last,)]
 
 
 def _lower_dynamic(view: Lowering) -> Sequence[Stage]:

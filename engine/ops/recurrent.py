@@ -43,22 +43,27 @@ longer than dispatches to all of the GPU take."""
 
 @dataclass(frozen=True)
 class _Cell:
-    """An operator: gates, default activations, and loops over the hidden units in a step."""
+    """A cell: name, gates, default activations, and loops over the hidden units in a step."""
 
+    name: str
     gates: int
     functions: tuple[str, ...]
     loops: int = 1
 
 
 CELLS = {
-    "LSTM": _Cell(4, ("Sigmoid", "Tanh", "Tanh")),
-    "GRU": _Cell(3, ("Sigmoid", "Tanh"), 2),
-    "RNN": _Cell(1, ("Tanh",)),
+    "LSTM": _Cell("LSTM", 4, ("Sigmoid", "Tanh", "Tanh")),
+    "GRU": _Cell("GRU", 3, ("Sigmoid", "Tanh"), 2),
+    "RNN": _Cell("RNN", 1, ("Tanh",)),
 }
 
 
+def _cell(view: NodeView) -> _Cell:
+    return CELLS[view.node.op_type.removeprefix("DynamicQuantize")]
+
+
 @dataclass(frozen=True)
-class _Problem:
+class Recurrence:
     """Sizes of a node, and how its tensors lie.
 
     Attributes:
@@ -99,7 +104,8 @@ def _direction(view: NodeView) -> str:
     return value.decode() if isinstance(value, bytes) else str(value)
 
 
-def _problem(view: NodeView) -> _Problem:
+def recurrence(view: NodeView) -> Recurrence:
+    """The sizes of a node. Raises: ShapeError if X or R are not of rank 3."""
     x, r = view.shape(0), view.shape(2)
     if len(x) != 3 or len(r) != 3:
         raise ShapeError(f"{view.describe()}: X and R must have rank 3")
@@ -107,12 +113,12 @@ def _problem(view: NodeView) -> _Problem:
     steps, sequences = (x[1], x[0]) if batch_first else (x[0], x[1])
     given = view.attr("hidden_size")
     direction = _direction(view)
-    return _Problem(
-        CELLS[view.node.op_type],
+    return Recurrence(
+        _cell(view),
         steps,
         sequences,
         x[2],
-        r[2] if given is None else int(given),
+        (r[1] if view.node.domain else r[2]) if given is None else int(given),
         2 if direction == "bidirectional" else 1,
         batch_first,
         direction == "reverse",
@@ -120,7 +126,7 @@ def _problem(view: NodeView) -> _Problem:
 
 
 def _infer(view: InferView) -> Sequence[ValueType]:
-    found = _problem(view)
+    found = recurrence(view)
     dtype = view.dtype(0)
     lead: tuple[Dim, ...] = (found.directions, found.sequences)
     y: tuple[Dim, ...] = (found.steps, *lead, found.hidden)
@@ -132,7 +138,7 @@ def _infer(view: InferView) -> Sequence[ValueType]:
 
 
 def _functions(view: NodeView) -> tuple[Activation, ...]:
-    found = CELLS[view.node.op_type]
+    found = _cell(view)
     count = 2 if _direction(view) == "bidirectional" else 1
     names = [n.decode() if isinstance(n, bytes) else str(n) for n in view.attr("activations") or ()]
     return activations(
@@ -142,8 +148,9 @@ def _functions(view: NodeView) -> tuple[Activation, ...]:
     )
 
 
-def _supports(view: NodeView) -> Support:
-    found = _problem(view)
+def supports(view: NodeView) -> Support:
+    """Whether the kernels have its types, activations and sizes."""
+    found = recurrence(view)
     if not view.dtype(0).is_float:
         return no(f"its kernels compute in float32, not in {view.dtype(0)}")
     if _direction(view) not in ("forward", "reverse", "bidirectional"):
@@ -162,12 +169,22 @@ def _supports(view: NodeView) -> Support:
     )
 
 
-class _Lowered:
-    """The stages of one node."""
+class Stages:
+    """The stages of one node.
+
+    Attributes:
+        x: the value of the input.
+        input_weights: a value [inputs, directions * gates * hidden] for W, "" takes the node's.
+        weights: a value for R as the kernels read it, "" takes the node's.
+        rounded: states are rounded to levels of their range before they are multiplied.
+    """
 
     def __init__(self, view: Lowering) -> None:
         self.view = view
-        self.found = _problem(view)
+        self.x = view.node.inputs[0]
+        self.input_weights = ""
+        self.rounded = False
+        self.found = recurrence(view)
         functions, each = _functions(view), len(self.found.cell.functions)
         by_direction = [functions[i : i + each] for i in range(0, len(functions), each)]
         self.text: Text = text(by_direction, float(view.attr("clip") or 0.0))
@@ -212,10 +229,12 @@ class _Lowered:
         def turned(w: Array) -> Array:
             return np.ascontiguousarray(w.reshape(-1, w.shape[2]).T)
 
-        weights = self.view.derived(1, "inputs_first", turned) if constant else node.inputs[1]
+        weights = self.input_weights
+        if not weights:
+            weights = self.view.derived(1, "inputs_first", turned) if constant else node.inputs[1]
         projection = Product(
             kind="f32",
-            a=node.inputs[0],
+            a=self.x,
             b=weights,
             rows=rows,
             columns=width,
@@ -227,8 +246,10 @@ class _Lowered:
     def _pack_stages(self) -> list[Stage]:
         """Brings the recurrence weights into the order of the kernels: now, or on each call."""
         found, gates = self.found, self.found.cell.gates
+        if self.weights:
+            return []
         if self.view.const(2) is not None:
-            self.weights = self.view.derived(2, f"recurrence{gates}", _packed(gates))
+            self.weights = self.view.derived(2, f"recurrence{gates}", packed(gates))
             return []
         shape = (found.directions, found.padded, gates, found.hidden)
         self.weights = self.view.scratch(FLOAT32, shape)
@@ -243,7 +264,9 @@ class _Lowered:
     def _common(self) -> tuple[dict[str, str], dict[str, Dim | float], set[str]]:
         """Tensors, words and flags of the kernels that compute cells."""
         view, found = self.view, self.found
-        flags = {view.node.op_type}
+        flags = {found.cell.name}
+        if self.rounded:
+            flags.add("ROUNDED")
         if view.attr("input_forget", 0):
             flags.add("COUPLED")
         if view.attr("linear_before_reset", 0):
@@ -287,6 +310,8 @@ class _Lowered:
     def _loop(self) -> KernelCall | None:
         """The kernel that runs whole sequences; None if it would bind too many buffers."""
         found = self.found
+        if self.rounded:
+            return None
         tensors, words, flags = self._common()
         for more, flag in (self._initial(), self._final()):
             tensors |= more
@@ -333,12 +358,18 @@ class _Lowered:
                 frozenset(flags - ({"WANT_Y"} if more else set()) | set(more)),
                 {"ACTIVATIONS": self.text.functions},
                 extra_params=tuple((name, "f32") for name, _ in self.text.words),
-                trips=found.cell.loops * ceildiv(found.hidden, 4),
+                trips=found.cell.loops * ceildiv(found.hidden, 4) + self._range_trips(),
                 repeat=found.steps,
             )
 
         two = "GRU" in flags and "LINEAR" not in flags
         return [call("RESET"), call()] if two else [call()]
+
+    def _range_trips(self) -> Dim:
+        """Loops of an invocation that takes part in finding the range of all states."""
+        if not self.rounded:
+            return 0
+        return ceildiv(self.found.sequences * self.found.padded, WORKGROUP) + 32
 
     def _start(self) -> KernelCall:
         found = self.found
@@ -390,7 +421,7 @@ def _idle(call: KernelCall, when: tuple[Guard, ...]) -> KernelCall:
     )
 
 
-def _packed(gates: int) -> Callable[[Array], Array]:
+def packed(gates: int) -> Callable[[Array], Array]:
     """[directions, gates * hidden, hidden] as [directions, hidden / 4, gates, hidden, 4]."""
 
     def pack(r: Array) -> Array:
@@ -405,18 +436,19 @@ def _packed(gates: int) -> Callable[[Array], Array]:
 
 
 def _lower(view: Lowering) -> Sequence[Stage]:
-    return _Lowered(view).stages()
+    return Stages(view).stages()
 
 
-def _flops(view: NodeView) -> Dim:
-    found = _problem(view)
+def flops(view: NodeView) -> Dim:
+    """Of the products, and a few for each gate."""
+    found = recurrence(view)
     rows = found.steps * found.sequences * found.directions * found.cell.gates * found.hidden
     return 2 * rows * (found.inputs + found.hidden + 8)
 
 
 def _launches(view: NodeView) -> Dim:
     """Two where a workgroup runs whole sequences, else one for each step and the states."""
-    found = _problem(view)
+    found = recurrence(view)
     if isinstance(found.hidden, int) and found.hidden <= IN_WORKGROUP:
         return 2
     two = view.node.op_type == "GRU" and not view.attr("linear_before_reset", 0)
@@ -430,11 +462,11 @@ for _name in CELLS:
             since=7,
             infer=_infer,
             lower=_lower,
-            supports=_supports,
+            supports=supports,
             limits="activations that are not ONNX's; products over a loop's length",
             dtypes=FLOATS | {"int32"},
             variadic=True,
-            flops=_flops,
+            flops=flops,
             launches=_launches,
             tolerance=5e-6,
         )
