@@ -22,12 +22,17 @@ class Case:
         attrs: attributes of the node.
         opset: of the model.
         outputs: for each output, whether the node writes it.
-        constants: inputs kept in the model, besides those that the GPU form reads when planning.
+        constants: inputs kept in the model; None: those that the GPU form reads when planning, of
+            which some models are fed instead.
+        sized: inputs (or inputs with an axis) whose sizes are numbers in a model of symbols, as
+            ranks or kernels depend on them.
         tol: largest error, over the largest magnitude of the output (or, with `each`, over the
             element's own, or 1 if that is larger); None takes the `OpDef`'s. 0: the same bits.
         each: compare each element by its own magnitude.
         steps: by how much integers may differ, where two roundings may fall on either side.
-        ahead: put an elementwise node in front: a view of a fed array has nothing to do.
+        ahead: a node that stands before an input: "flip" keeps its type, so that a view has
+            something to look at; "Shape" and "Size" make sizes that the engine only has as symbols.
+        behind: the input that `ahead` stands before.
         oracle: onnx.reference in float64, ONNX Runtime, a function of the inputs, or nothing but
             the NumPy function, in which case `because` says what is wrong with the others.
         because: why `oracle` is not the reference.
@@ -37,11 +42,13 @@ class Case:
     attrs: Mapping[str, Any] = field(default_factory=dict)
     opset: int = OPSET
     outputs: Sequence[bool] = (True,)
-    constants: Sequence[int] = ()
+    constants: Sequence[int] | None = None
+    sized: Sequence[int | tuple[int, int]] = ()
     tol: float | None = None
     each: bool = False
     steps: int = 0
-    ahead: bool = False
+    ahead: Literal["", "flip", "Shape", "Size"] = ""
+    behind: int = 0
     oracle: Literal["reference", "runtime", "none"] | Callable[..., Any] = "reference"
     because: str = ""
 

@@ -62,11 +62,15 @@ def check_draws(operator: str, drawn: Drawn, tally: Tally) -> None:
         sessions: dict[bytes, tuple[engine.InferenceSession, engine.InferenceSession]] = {}
         for _ in range(CALLS):
             form.again()
-            symbolic = not form.chance(0.15)
+            symbolic, fed = not form.chance(0.15), form.chance(0.1)
             case = draw(operator, form, Data(drawn))
             definition = _definition(operator, case)
-            constants = [*case.constants, *(definition.shape_inputs if definition else ())]
-            model = build(operator, case, constants, symbolic=symbolic)
+            planned = () if definition is None else definition.shape_inputs
+            constants = case.constants
+            if constants is None:
+                constants = () if fed else planned
+            sized = {*case.sized, *planned} - ({case.behind} if case.ahead else set())
+            model = build(operator, case, constants, symbolic=symbolic, sized=sized)
             key = model.SerializeToString(deterministic=True)
             if key not in sessions:
                 sessions[key] = (
@@ -76,7 +80,7 @@ def check_draws(operator: str, drawn: Drawn, tally: Tally) -> None:
             try:
                 _check(operator, case, constants, *sessions[key], tally)
             except Exception as error:
-                error.add_note(f"{describe(operator, case)}, symbolic: {symbolic}")
+                error.add_note(f"{describe(operator, case)}, {symbolic=}, {constants=}")
                 raise
 
 

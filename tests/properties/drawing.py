@@ -112,6 +112,11 @@ def as_dtype(name: str) -> np.dtype[Any]:
     return np.dtype(ml_dtypes.bfloat16) if name == "bfloat16" else np.dtype(name)
 
 
+def rounding(dtype: np.dtype[Any], base: float, steps: float = 3) -> float:
+    """A tolerance for results that are rounded to `dtype` several times on the way."""
+    return base if dtype == np.float32 else base + steps * float(ml_dtypes.finfo(dtype).eps)
+
+
 def is_float(dtype: np.dtype[Any]) -> bool:
     return dtype.kind == "f" or dtype == ml_dtypes.bfloat16
 

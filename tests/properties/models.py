@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import onnx
@@ -20,13 +20,14 @@ def build(
     constants: Sequence[int],
     values: Sequence[Array | None] | None = None,
     symbolic: bool = False,
+    sized: Collection[int | tuple[int, int]] = (),
 ) -> onnx.ModelProto:
     """The model with inputs x0, x1, ... and outputs y0, y1, ...
 
     Args:
         constants: inputs that are initializers.
         values: arrays that give types and shapes instead of the case's.
-        symbolic: every size of every input has a name of its own.
+        symbolic: every size of every input has a name of its own, but of those in `sized`.
     """
     values = case.inputs if values is None else values
     domain, _, op = operator.rpartition(":")
@@ -37,14 +38,18 @@ def build(
         if index in constants:
             initializers.append(onnx.numpy_helper.from_array(value, f"x{index}"))
             continue
-        shape = [f"d{index}_{a}" if symbolic else s for a, s in enumerate(value.shape)]
+        shape = [
+            f"d{index}_{a}" if symbolic and index not in sized and (index, a) not in sized else s
+            for a, s in enumerate(value.shape)
+        ]
         code = oh.np_dtype_to_tensor_dtype(value.dtype)
         infos.append(oh.make_tensor_value_info(f"x{index}", code, shape))
     names = ["" if v is None else f"x{i}" for i, v in enumerate(values)]
     nodes = []
-    if case.ahead and names[0] and values[0] is not None:
-        nodes.append(_ahead(values[0], case.opset))
-        names[0] = AHEAD
+    before = values[case.behind]
+    if case.ahead and before is not None:
+        nodes.append(_ahead(case, before))
+        names[case.behind] = AHEAD
     outputs = [f"y{i}" if used else "" for i, used in enumerate(case.outputs)]
     nodes.append(oh.make_node(op, names, outputs, name="node", domain=domain, **case.attrs))
     results = [oh.make_empty_tensor_value_info(n) for n in outputs if n]
@@ -55,13 +60,19 @@ def build(
     return oh.make_model(graph, opset_imports=opsets, ir_version=10)
 
 
-def _ahead(value: Array, opset: int) -> onnx.NodeProto:
-    """A node that keeps the type of `value`, and can be told from doing nothing."""
+def _ahead(case: Case, value: Array) -> onnx.NodeProto:
+    """The node that stands before an input."""
+    op_type: str = case.ahead
+    if case.ahead == "flip":
+        op_type = {"b": "Not", "i": "BitwiseNot", "u": "BitwiseNot"}.get(value.dtype.kind, "Neg")
+    return oh.make_node(op_type, [f"x{case.behind}"], [AHEAD])
+
+
+def flipped(value: Array) -> Array:
+    """What "flip" makes of an array."""
     if value.dtype == np.bool_:
-        return oh.make_node("Not", ["x0"], [AHEAD])
-    if is_float(value.dtype):
-        return oh.make_node("Neg", ["x0"], [AHEAD])
-    return oh.make_node("BitwiseNot", ["x0"], [AHEAD])
+        return ~value
+    return -value if is_float(value.dtype) else ~value
 
 
 def feeds(

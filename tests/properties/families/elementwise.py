@@ -194,5 +194,5 @@ def clip(op: str, form: Form, data: Data) -> Case:
         bounds.append(data.array(dtype, (), low, high) if given else None)
     while bounds and bounds[-1] is None:
         bounds.pop()
-    constants = (1, 2) if form.chance(0.5) else ()
+    constants = (1, 2) if form.chance(0.5) else None
     return Case([x, *bounds], {}, opset, constants=constants, tol=0)
