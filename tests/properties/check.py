@@ -66,10 +66,11 @@ def check_draws(operator: str, drawn: Drawn, tally: Tally) -> None:
             case = draw(operator, form, Data(drawn))
             definition = _definition(operator, case)
             planned = () if definition is None else definition.shape_inputs
+            made = {case.behind} if case.ahead else set()
             constants = case.constants
             if constants is None:
-                constants = () if fed else planned
-            sized = {*case.sized, *planned} - ({case.behind} if case.ahead else set())
+                constants = () if fed else sorted({*planned} - made)
+            sized = {*case.sized, *planned} - made
             model = build(operator, case, constants, symbolic=symbolic, sized=sized)
             key = model.SerializeToString(deterministic=True)
             if key not in sessions:

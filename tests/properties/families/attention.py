@@ -1,4 +1,4 @@
-"""Attention, RotaryEmbedding and TensorScatter."""
+"""Attention, LinearAttention, RotaryEmbedding and TensorScatter."""
 
 from __future__ import annotations
 
@@ -94,3 +94,34 @@ def tensor_scatter(op: str, form: Form, data: Data) -> Case:
     if form.chance(0.8):
         inputs.append(data.integers(np.dtype(np.int64), (shape[0],), 0, last))
     return Case(inputs, attrs, opset, tol=0)
+
+
+@draws("LinearAttention")
+def linear(op: str, form: Form, data: Data) -> Case:
+    """Every rule; decay for each head or for each lane of the keys."""
+    opset = form.opset(op)
+    dtype = form.dtype(op, opset)
+    rule = form.one_of(["gated_delta", "linear", "gated", "delta"])
+    kv, groups = form.int(1, 2), form.int(1, 2)
+    size, value_size = form.one_of([4, 8, 3]), form.one_of([4, 6, 1])
+    batch, length = data.int(1, 2), data.int(1, 7)
+    rows = (batch, length)
+    inputs: list[Array | None] = [
+        data.floats(dtype, (*rows, kv * groups * size), -1, 1),
+        data.floats(dtype, (*rows, kv * size), -0.5, 0.5),
+        data.floats(dtype, (*rows, kv * value_size), -1, 1),
+    ]
+    if form.chance(0.5):
+        inputs.append(data.floats(dtype, (batch, kv, size, value_size), -1, 1))
+    if rule.startswith("gated"):
+        inputs += [None] * (4 - len(inputs))
+        lanes = form.one_of([1, size])
+        inputs.append(data.floats(dtype, (*rows, kv * lanes), -1, 0))
+    if rule.endswith("delta"):
+        inputs += [None] * (5 - len(inputs))
+        inputs.append(data.floats(dtype, (*rows, form.one_of([kv, 1])), 0, 1))
+    attrs = {"q_num_heads": kv * groups, "kv_num_heads": kv, "update_rule": rule}
+    attrs |= form.maybe({"scale": 0.5})
+    sized = [(i, 2) for i in (0, 1, 2, 4, 5)] + [(3, a) for a in (1, 2, 3)]
+    tol = rounding(dtype, 2e-5, 2 * length)
+    return Case(inputs, attrs, opset, (True, True), sized=sized, tol=tol)

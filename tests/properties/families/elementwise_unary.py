@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from onnx import helper
 
 from tests.properties.cases import Case, draws
-from tests.properties.drawing import EXTREMES, SPECIAL, Data, Form, as_dtype
+from tests.properties.drawing import EXTREMES, SPECIAL, Array, Data, Form, as_dtype
 
 WAVES = ("Sin", "Cos", "Tan")
 EXACT = ("Abs", "Neg", "Ceil", "Floor", "Round", "Sign", "IsNaN", "IsInf", "Not", "BitwiseNot")
@@ -80,3 +81,20 @@ def cast(op: str, form: Form, data: Data) -> Case:
     x = data.array(source, shape, low, high, edges, whole)
     attrs = {"to": int(helper.np_dtype_to_tensor_dtype(as_dtype(target)))}
     return Case([x], attrs, opset, each=True, tol=0)
+
+
+@draws("BitCast")
+def bit_cast(op: str, form: Form, data: Data) -> Case:
+    """To a type of the same size: the bits stay, those of NaN too."""
+    opset = form.opset(op)
+    source = form.dtype(op, opset)
+    sizes = {1: "uint8 int8", 2: "uint16 int16 float16 bfloat16", 4: "uint32 int32 float32"}
+    names = sizes.get(source.itemsize, "int64").split()
+    target = as_dtype("bool" if source == np.bool_ else form.one_of(names))
+    x = data.array(source, data.shape(form.rank()), -99, 99, SPECIAL, whole=True)
+    attrs = {"to": int(helper.np_dtype_to_tensor_dtype(target))}
+
+    def oracle(x: Array) -> Array:
+        return x.view(target)
+
+    return Case([x], attrs, opset, tol=0, oracle=oracle, because="bits are compared as numbers")
