@@ -36,3 +36,12 @@ class Choices(ABC):
     def maybe(self, value: Any, p: float = 0.5) -> dict[str, Any]:
         """The attributes `value` with probability p, else none: their defaults hold."""
         return value if self.chance(p) else {}
+
+
+def factors(choices: Choices, size: int, count: int) -> list[int]:
+    """`count` sizes and one more, whose product is `size`."""
+    found: list[int] = []
+    for _ in range(count):
+        found.append(choices.one_of([d for d in range(1, size + 1) if size % d == 0] or [1]))
+        size //= found[-1]
+    return [*found, size]

@@ -17,6 +17,8 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.choices import Choices
+
 Array = NDArray[Any]
 OPSET = 20
 IR_VERSION = 9
@@ -68,7 +70,7 @@ def _is_exact(array: Array) -> bool:
     return bool(np.all(np.abs(scaled) < 2**22) and np.all(scaled == np.round(scaled)))
 
 
-class RandomGraph:
+class RandomGraph(Choices):
     """Grows a graph node by node.
 
     Attributes:
@@ -94,9 +96,6 @@ class RandomGraph:
     def int(self, low: int, high: int) -> int:
         """An integer from low to high, both included."""
         return int(self.rng.integers(low, high + 1))
-
-    def one_of(self, choices: Sequence[Any]) -> Any:
-        return choices[self.int(0, len(choices) - 1)]
 
     def size(self) -> int:
         return int(

@@ -14,7 +14,7 @@ WAVES = ("Sin", "Cos", "Tan")
 EXACT = ("Abs", "Neg", "Ceil", "Floor", "Round", "Sign", "IsNaN", "IsInf", "Not", "BitwiseNot")
 SMOOTH = (
     *("Sqrt", "Reciprocal", "Exp", "Log", "Erf", *WAVES, "Asin", "Acos", "Atan", "Sinh", "Cosh"),
-    *("Tanh", "Asinh", "Acosh", "Atanh", "Sigmoid", "Softsign", "Relu", "Softplus", "HardSwish"),
+    *("Tanh", "Asinh", "Acosh", "Atanh", "Sigmoid", "Relu", "Softplus", "HardSwish"),
     *("Mish", "Elu", "LeakyRelu", "Celu", "Swish", "ThresholdedRelu"),
 )
 
@@ -40,6 +40,16 @@ def function(op: str, form: Form, data: Data) -> Case:
     if op == "IsInf":
         attrs = form.maybe({f"detect_{k}": form.int(0, 1) for k in ("positive", "negative")})
     return one_operand(op, form, data, attrs)
+
+
+@draws("Softsign")
+def softsign(op: str, form: Form, data: Data) -> Case:
+    def oracle(x: Array) -> Array:
+        wide = x.astype(np.float64)
+        return np.asarray(wide / (1 + np.abs(wide)))
+
+    because = "of a scalar it makes no array"
+    return one_operand(op, form, data, oracle=oracle, because=because)
 
 
 @draws("Selu")

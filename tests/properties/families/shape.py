@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import helper, numpy_helper
 
+from tests.choices import factors
 from tests.properties.cases import Case, draws
 from tests.properties.drawing import Array, Data, Form, as_dtype, is_float
 
@@ -27,7 +28,7 @@ def reshape(op: str, form: Form, data: Data) -> Case:
     dtype = kept(op, form, opset)
     count, allow, fills = form.int(0, 4), opset >= 14 and form.chance(0.3), form.chance(0.6)
     shape = data.shape(form.rank())
-    target = rest(data, math.prod(shape), count)
+    target = factors(data, math.prod(shape), count)
     if not math.prod(shape):
         target = list(shape)[::-1] if allow else [0] * len(shape)
     else:
@@ -38,15 +39,6 @@ def reshape(op: str, form: Form, data: Data) -> Case:
     attrs = {"allowzero": 1} if allow else {}
     inputs = [data.array(dtype, shape), np.asarray(target, np.int64)]
     return Case(inputs, attrs, opset, tol=0, ahead="flip")
-
-
-def rest(data: Data, size: int, count: int) -> list[int]:
-    """`count` sizes and one more, whose product is `size`."""
-    found: list[int] = []
-    for _ in range(count):
-        found.append(data.one_of([d for d in range(1, size + 1) if size % d == 0] or [1]))
-        size //= found[-1]
-    return [*found, size]
 
 
 @draws("Squeeze", "Unsqueeze")
