@@ -178,7 +178,7 @@ class Device:
         except wgpu.GPUOutOfMemoryError as error:
             raise DeviceError(f"the memory of {self.info.title} is full: {what}") from error
         except (wgpu.GPUError, RuntimeError) as error:
-            self.lost = self.lost or "lost" in str(error).lower()
+            self.lost = self.lost or _says_lost(error)
             state = "was lost" if self.lost else "refused"
             raise DeviceError(f"{self.info.title} {state}: {what}: {error}") from error
 
@@ -286,6 +286,9 @@ class Device:
                 },
             )
         except wgpu.GPUError as error:
+            if _says_lost(error):
+                self.lost = True
+                raise DeviceError(f"{self.info.title} was lost: {kernel.name}: {error}") from error
             lines = code.splitlines()
             numbered = "\n".join(f"{i:4} {line}" for i, line in enumerate(lines, 1))
             raise ShaderError(f"kernel {kernel.name}: {error}\n{numbered}") from error
@@ -343,6 +346,11 @@ class Device:
             self._repeats = self.buffer("repeat indices", blocks.nbytes, UNIFORM)
             self.write(self._repeats, blocks)
         return self._repeats
+
+
+def _says_lost(error: Exception) -> bool:
+    """Whether an error of wgpu means that its device is gone."""
+    return "lost" in str(error).lower()
 
 
 def _entry(binding: int, kind: str) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import numpy as np
 
 from engine import schedule as tasks
 from engine.bind import Binder, Bound
+from engine.checks import LimitError
 from engine.dims import Table, evaluate, symbols_of
 from engine.errors import EngineError, PlanError
 from engine.ir import Array, Graph
@@ -129,6 +130,10 @@ class Executor:
         """Buffers of the inputs that are on the device; those that grow get the room they need."""
         for append in self.plan.appends.values():
             length = self._lengths[append.grown].evaluate(context.binding)[0]
+            most = feeds[append.past].most_room(append.axis)
+            if length > most:
+                limit = f"{length} are needed on axis {append.axis}, and a binding holds {most}"
+                raise LimitError(limit, (append.grown,))
             value = feeds[append.past].with_room(append.axis, length)
             value.filled.count = length
             context.binding[append.capacity] = int_of(value.storage.capacity)

@@ -136,7 +136,7 @@ class InferenceSession:
         if device is None:
             options = Options("cpu", options.disable)
         else:
-            with device.lock:
+            with device.lock, device.guarded("measuring its speed"):
                 profile = calibrate.device_profile(device.wgpu, device.info.title)
             constants = ConstantStore(device)
             tuning = tunings.resolve(self._tuning, device.info, device.target)
@@ -189,6 +189,11 @@ class InferenceSession:
         names = self._output_names(output_names)
         self._output_names(outputs_on_device)
         kept = [n for n in outputs_on_device if n in names]
+        if kept and self._device is None:
+            raise DeviceError(
+                f"outputs {kept} cannot stay on a device: this session runs on the CPU, "
+                + ("as device='cpu' asks" if self._options.device == "cpu" else "there is no GPU")
+            )
         with self._locked():
             feeds = self._check_feeds(input_feed)
             if self._require_gpu:

@@ -95,11 +95,20 @@ class DeviceValue:
         self.device.submit(encoder)
         return DeviceValue(self.device, buffer, storage, self.dtype, self.shape)
 
+    def most_room(self, axis: int) -> int:
+        """How long the value could become on `axis` in a buffer that a kernel can bind."""
+        target = self.device.target
+        shape = (*self.shape[:axis], 1, *self.shape[axis + 1 :])
+        row = 4 * int(np.prod(shape, dtype=np.int64))
+        most = min(target.max_storage_buffer_binding_size, target.max_buffer_size)
+        return most // row if row else most
+
     def with_room(self, axis: int, length: int) -> DeviceValue:
         """The value in a buffer with room to be `length` long on `axis`, and not shared beyond.
 
         It is this buffer if that has the room and nobody appended to this value before, else a
-        copy with twice the room, so that appending n times copies O(n) elements.
+        copy with twice the room, so that appending n times copies O(n) elements. `length` is at
+        most what `most_room` says.
         """
         if self.storage.packing > 1:
             return self.packed(1).with_room(axis, length)
@@ -107,7 +116,7 @@ class DeviceValue:
         fits = storage.growing and storage.axis == axis and int_of(storage.capacity) >= length
         if fits and filled is not None and filled.count == self.shape[axis]:
             return self
-        room = max(2 * length, 16)
+        room = min(max(2 * length, 16), self.most_room(axis))
         grown = replace(storage, layout="growing", axis=axis, capacity=room)
         return self._moved(grown, Filled(self.shape[axis]))
 

@@ -9,6 +9,7 @@ import pytest
 
 import engine
 from engine.ir import Array
+from engine.target import Target
 
 pytestmark = pytest.mark.gpu
 
@@ -118,3 +119,26 @@ def test_a_value_with_gaps_may_be_returned_as_it_came() -> None:
         (same,) = other.run(None, {"x": k}, outputs_on_device=["same"])
         np.testing.assert_array_equal(same.numpy(), k.numpy())
         np.testing.assert_array_equal(other.run(None, {"x": k})[0], k.numpy())
+
+
+def test_a_cache_that_outgrows_a_binding_leaves_the_device_and_stays_right() -> None:
+    """A binding holds 40 keys: doubling stops there, and what is longer is joined by the CPU."""
+    rng = np.random.default_rng(4)
+    target = Target(max_storage_buffer_binding_size=40 * 4 * 16 * 4)
+    model = onnx.parser.parse_model(DECODE)
+    with engine.InferenceSession(model, device="gpu", target=target) as session:
+        past = {n: np.zeros((1, 4, 0, 16), np.float32) for n in ("past_k", "past_v")}
+        keys = values = past["past_k"]
+        joined = []
+        for _ in range(44):
+            feeds = step(rng)
+            keys = np.concatenate([keys, feeds["k"]], axis=2)
+            values = np.concatenate([values, feeds["v"]], axis=2)
+            out, k, v = session.run(None, {**feeds, **past}, outputs_on_device=CACHE)
+            np.testing.assert_allclose(
+                out, attention(feeds["q"], keys, values), rtol=1e-4, atol=1e-5
+            )
+            joined.append({n.op_type: d for n, d in session.executed()}["Concat"])
+            past = {"past_k": k, "past_v": v}
+        np.testing.assert_array_equal(k.numpy(), keys)
+        assert joined == ["gpu"] * 40 + ["cpu"] * 4

@@ -286,8 +286,12 @@ def test_auto_without_an_adapter_runs_on_the_cpu(monkeypatch: pytest.MonkeyPatch
     with affine("auto") as session:
         np.testing.assert_array_equal(session.run(["z"], FEED)[0], -SUM)
         assert session.device_name == "CPU (NumPy)"
-        with pytest.raises(DeviceError, match="no GPU device"):
+        with pytest.raises(DeviceError, match=r"'y'.* cannot stay on a device.*there is no GPU"):
             session.run(None, FEED, outputs_on_device=["y"])
+    with affine("cpu") as session:
+        with pytest.raises(DeviceError, match=r"cannot stay on a device.*as device='cpu' asks"):
+            session.run(None, FEED, outputs_on_device=["y"])
+        assert session.run(["z"], FEED, outputs_on_device=["y"])[0].shape == SUM.shape
     for options in ({"device": "gpu"}, {"device": "auto", "adapter": "radeon"}):
         with pytest.raises(DeviceError, match="mesa-vulkan-drivers"):
             affine(**options)
