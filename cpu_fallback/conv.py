@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import itertools
 import math
 from collections.abc import Iterator, Sequence
@@ -14,8 +15,8 @@ from cpu_fallback.planes import Layout, layout
 from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
 from cpu_fallback.windows import SAME, Windows, same_pads, windows
 
-_COLUMN_BYTES = 16 << 20
-_PIECE_BYTES = 1 << 20
+COLUMN_NBYTES = 16 << 20
+PIECE_NBYTES = 1 << 20
 MIN_TAP_CHANNELS = 8
 """From so many channels on, a product for each tap beats one product of copied taps."""
 _FEW_BYTES = 3 << 19
@@ -74,6 +75,28 @@ def _check(
         raise ValueError(f"x {x.shape} and w {w.shape} do not fit {group} groups")
 
 
+class Route(enum.Enum):
+    """How a convolution is computed."""
+
+    TAPS = "a product for each tap, on shifted views"
+    LINES = "one channel a group: a product for each line of the kernel"
+    COLUMNS = "one product of all taps, copied side by side"
+    POINTWISE = "one product of the pixels"
+    EXACT = "one product of columns of just the taps of every window"
+
+
+def route(win: Windows, channels: int, each: int, group: int, itemsize: int) -> Route:
+    """The way that copies least, for `channels` in and `each` out in a group."""
+    taps = math.prod(win.kernel)
+    if channels and taps > 1 and _is_flat(win, channels, each, itemsize):
+        if channels >= MIN_TAP_CHANNELS and each <= channels:
+            return Route.TAPS
+        if group > 1 and channels == each == 1 and len(win.out) > 1:
+            return Route.LINES
+        return Route.COLUMNS
+    return Route.POINTWISE if channels and taps == 1 else Route.EXACT
+
+
 def _convolve(
     x: Tensor, w: Tensor, bias: Tensor | None, win: Windows, group: int, memo: Memo
 ) -> Tensor:
@@ -82,24 +105,25 @@ def _convolve(
     y = np.empty((x.shape[0], group, each, *win.out), x.dtype)
     if not y.size:
         return y
-    if channels and taps > 1 and _is_flat(win, channels, each, x.itemsize):
+    way = route(win, channels, each, group, x.itemsize)
+    if way in (Route.TAPS, Route.LINES, Route.COLUMNS):
         # without groups the images of a batch take their place: they share the weights
         batch, parts = (x.shape[0], group) if group > 1 else (1, x.shape[0])
         grouped = x.reshape(batch, parts, channels, *win.size)
         target = y.reshape(batch, parts, each, *win.out)
         added = None if bias is None else np.broadcast_to(bias, (parts, *bias.shape[1:]))
-        if channels >= MIN_TAP_CHANNELS and each <= channels:
+        if way is Route.TAPS:
             weights = memo.of(1, "taps", lambda: _tap_first(w, group))
             weights = np.broadcast_to(weights, (taps, parts, each, channels))
             _by_taps(grouped, weights, added, layout(win), target)
-        elif group > 1 and channels == each == 1 and len(win.out) > 1:
+        elif way is Route.LINES:
             lines = w.reshape(group, 1, -1, win.kernel[-1])
             _by_lines(grouped, lines, added, layout(win), target)
         else:
             matrix = np.broadcast_to(w.reshape(group, each, -1), (parts, each, channels * taps))
             _by_columns(grouped, matrix, added, layout(win), target)
         return y
-    if channels and taps == 1:
+    if way is Route.POINTWISE:
         _pointwise(x, w, win, y)
     else:
         _exact(x, w.reshape(group, each, -1), win, y)
@@ -144,7 +168,7 @@ def _exact(x: Tensor, matrix: Tensor, win: Windows, y: Tensor) -> None:
     group = y.shape[1]
     columns = _columns(win.padded(x, 0), win, group)
     row_nbytes = x.itemsize * x.shape[1] * math.prod(win.kernel) * math.prod(win.out[1:])
-    rows = max(1, _COLUMN_BYTES // max(1, row_nbytes))
+    rows = max(1, COLUMN_NBYTES // max(1, row_nbytes))
     first = -len(win.out)
     for image in range(x.shape[0]):
         for row in range(0, win.out[0], rows):
@@ -173,12 +197,12 @@ def _columns(padded: Tensor, win: Windows, group: int) -> Tensor:
 
 def _pieces(groups: int, rows: int, row_nbytes: int) -> Iterator[tuple[slice, slice]]:
     """Groups and rows to compute together: what they need (`row_nbytes` each) fits the cache."""
-    if rows * row_nbytes <= _PIECE_BYTES:
-        step = max(1, _PIECE_BYTES // max(1, rows * row_nbytes))
+    if rows * row_nbytes <= PIECE_NBYTES:
+        step = max(1, PIECE_NBYTES // max(1, rows * row_nbytes))
         for start in range(0, groups, step):
             yield slice(start, min(start + step, groups)), slice(0, rows)
         return
-    step = max(1, _PIECE_BYTES // row_nbytes)
+    step = max(1, PIECE_NBYTES // row_nbytes)
     for group in range(groups):
         for start in range(0, rows, step):
             yield slice(group, group + 1), slice(start, min(start + step, rows))

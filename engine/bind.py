@@ -254,8 +254,9 @@ class _Epoch:
     def _times(self, profile: costs.DeviceProfile, values: tuple[int, ...]) -> list[int]:
         """Predicted time of each dispatch, in nanoseconds."""
         work = np.array(values, np.float64)[self.work_places]
-        seconds = work[:, 0] / profile.gpu_flops_per_s + work[:, 1] / profile.gpu_bytes_per_s
-        times: list[int] = (profile.launch_ns + seconds * 1e9).astype(np.int64).tolist()
+        rates = profile.gpu
+        seconds = work[:, 0] / (2 * rates.fma_per_s) + work[:, 1] / rates.bytes_per_s
+        times: list[int] = (rates.launch_ns + seconds * 1e9).astype(np.int64).tolist()
         return times
 
     def _choose(
@@ -285,6 +286,6 @@ class _Epoch:
                 elif repeats > MAX_REPEATS:
                     problem = f"{repeats} steps are needed, of which at most {MAX_REPEATS} may be"
                 else:
-                    work_ns = max(predicted_ns - plan.profile.launch_ns, 0) // repeats
-                    return Chosen(choice, (x, y, z), repeats, plan.profile.launch_ns + work_ns)
+                    work_ns = max(predicted_ns - plan.profile.gpu.launch_ns, 0) // repeats
+                    return Chosen(choice, (x, y, z), repeats, plan.profile.gpu.launch_ns + work_ns)
         raise LimitError(problem, dispatch.nodes)

@@ -68,7 +68,7 @@ def compile_graph(
     graph = passed.graph
     intervals, support = _support(graph, options, target, binding)
     tell("placing nodes on devices")
-    placed = _place(graph, support, options, profile, binding)
+    placed = _place(graph, support, options, target, profile, binding)
     symbols = tuple(dict.fromkeys((*input_symbols(graph), *around)))
     views = {
         n.key for n in graph.nodes if n.key not in options.refused and _is_alias(graph, n, symbols)
@@ -150,6 +150,7 @@ class Choices:
     ) -> None:
         self.graph = passed.graph
         self.options = options
+        self.target = target
         self.profile = profile
         self.binding = binding
         _, self.support = _support(self.graph, options, target, binding)
@@ -163,18 +164,20 @@ class Choices:
             self.profile,
             may_fuse=_may_fuse(self.graph, self.options),
             binding=self.binding,
+            target=self.target,
         )
 
     def lifted(self, keys: Collection[str]) -> Partition:
         """The partition if the GPU could run the nodes `keys` too."""
         support = {**self.support, **dict.fromkeys(keys, YES)}
-        return _place(self.graph, support, self.options, self.profile, self.binding)
+        return _place(self.graph, support, self.options, self.target, self.profile, self.binding)
 
 
 def _place(
     graph: Graph,
     support: Mapping[str, Support],
     options: Options,
+    target: Target,
     profile: DeviceProfile,
     binding: Mapping[str, int],
 ) -> Partition:
@@ -185,6 +188,7 @@ def _place(
         device=options.device,
         may_fuse=_may_fuse(graph, options),
         binding=binding,
+        target=target,
     )
 
 

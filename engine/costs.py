@@ -1,25 +1,21 @@
-"""What a node or a transfer costs: a device profile, the work of a node, and nanoseconds.
-
-The model is a sum, not a maximum: launch + operations / rate + bytes / bandwidth. That is a little
-pessimistic where a device overlaps them, but what fusion saves (a launch, the bytes of a value) is
-then exactly the part of the cost that falls away.
-"""
+"""What a node or a transfer costs: the work of a node at given sizes, and nanoseconds."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from math import prod
-from pathlib import Path
 from typing import Literal
 
 from engine import ops
 from engine.dims import Dim, Table
-from engine.errors import EngineError
-from engine.ir import Graph, Node
+from engine.errors import ShapeError
+from engine.ir import Graph, Node, TensorType
+from engine.ops._work import formula
+from engine.rates import DeviceProfile as DeviceProfile
+from engine.target import Target
+from engine.work import CpuWork, GpuWork, time_ns
 
 Device = Literal["gpu", "cpu"]
 Direction = Literal["upload", "download"]
@@ -30,108 +26,25 @@ ASSUMED_SIZE = 64
 GPU_ELEMENT_NBYTES = 4
 """Bytes of an element that has a word of its own."""
 
+CALL_STEPS = 8
+"""Calls of NumPy that take as long as starting a body."""
 
-@dataclass(frozen=True)
-class DeviceProfile:
-    """The speed of one GPU, of the way to it, and of NumPy beside it.
-
-    Attributes:
-        name: the adapter, for people.
-        launch_ns: one more dispatch in a compute pass.
-        submit_ns: one command encoder and its submit, paid once if anything runs on the GPU.
-        gpu_flops_per_s, gpu_bytes_per_s: rates of a good kernel, reads and writes counted.
-        upload_latency_ns, upload_bytes_per_s: one value from an array into a buffer.
-        download_latency_ns, download_bytes_per_s: one value back, with the submit and the
-            wait that it forces.
-        cpu_flops_per_s: rate of a matrix product in NumPy.
-        cpu_bytes_per_s: rate of an elementwise operator in NumPy, reads and writes counted.
-        cpu_op_ns: what one operator costs in NumPy whatever its size.
-    """
-
-    name: str
-    launch_ns: int
-    submit_ns: int
-    gpu_flops_per_s: int
-    gpu_bytes_per_s: int
-    upload_latency_ns: int
-    upload_bytes_per_s: int
-    download_latency_ns: int
-    download_bytes_per_s: int
-    cpu_flops_per_s: int
-    cpu_bytes_per_s: int
-    cpu_op_ns: int
-
-    def __post_init__(self) -> None:
-        for field in _RATES:
-            value = getattr(self, field)
-            least = 1 if field.endswith("_per_s") else 0
-            if type(value) is not int or value < least:
-                raise EngineError(
-                    f"device profile {self.name!r}: {field} must be an integer of at least "
-                    f"{least}, but is {value!r}"
-                )
-
-    def to_json(self) -> str:
-        """The profile as a JSON object, one line per field."""
-        return json.dumps(dataclasses.asdict(self), indent=2) + "\n"
-
-    @classmethod
-    def from_json(cls, text: str) -> DeviceProfile:
-        """The profile that `to_json` wrote.
-
-        Raises: EngineError if the text is no JSON object, or a field is missing, unknown or wrong.
-        """
-        try:
-            fields = json.loads(text)
-        except ValueError as error:
-            raise EngineError(f"a device profile must be JSON: {error}") from error
-        if not isinstance(fields, dict) or not isinstance(fields.get("name"), str):
-            raise EngineError("a device profile must be a JSON object with a name")
-        names = {"name", *_RATES}
-        if fields.keys() != names:
-            raise EngineError(
-                f"device profile {fields['name']!r}: missing {sorted(names - fields.keys())}, "
-                f"unknown {sorted(fields.keys() - names)}"
-            )
-        return cls(**fields)
-
-    @classmethod
-    def load(cls, path: str | Path) -> DeviceProfile:
-        """The profile in a JSON file. Raises: EngineError if it is damaged, OSError if unread."""
-        try:
-            return cls.from_json(Path(path).read_bytes().decode())
-        except UnicodeDecodeError as error:
-            raise EngineError(f"device profile {path} is not UTF-8: {error}") from error
-
-    @classmethod
-    def builtin(cls, name: str = "integrated") -> DeviceProfile:
-        """A profile that comes with the engine. Raises: EngineError if there is none so named."""
-        folder = resources.files("engine") / "profiles"
-        file = folder / f"{name}.json"
-        if not file.is_file():
-            known = sorted(f.name.removesuffix(".json") for f in folder.iterdir())
-            raise EngineError(f"no device profile {name!r}; known are {', '.join(known)}")
-        return cls.from_json(file.read_text(encoding="utf-8"))
-
-
-_RATES = tuple(f.name for f in dataclasses.fields(DeviceProfile) if f.name != "name")
+ASSUMED_TRIPS = 8
+"""How often the body of a Loop is taken to run."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What one run of a node does.
+    """What one run of a node does, on either device.
 
     Attributes:
-        flops: floating point (or integer) operations.
-        gpu_nbytes, cpu_nbytes: bytes read and written, as elements lie on either device.
-        launches: dispatches.
-        free: the node moves nothing: its output is another view of its input.
+        nodes: how many nodes run, those of bodies among them.
+        free: it costs nothing: the output is another view of the input, or known from sizes.
     """
 
-    flops: int
-    gpu_nbytes: int
-    cpu_nbytes: int
-    launches: int = 1
+    gpu: GpuWork
+    cpu: CpuWork
+    nodes: int = 1
     free: bool = False
 
 
@@ -139,17 +52,23 @@ class Sizes:
     """Element counts of the tensors of a graph at one binding; unbound symbols are assumed."""
 
     def __init__(self, graph: Graph, binding: Mapping[str, int] | None = None) -> None:
+        self.binding = binding
         tensors = {n: v.tensor for n, v in graph.values.items() if v.tensor is not None}
         shapes = {n: t.shape for n, t in tensors.items() if t.shape is not None}
         every = list(dict.fromkeys(dim for shape in shapes.values() for dim in shape))
         number = dict(zip(every, evaluate_all(every, binding), strict=True))
-        self._counts = {n: prod(number[d] for d in shape) for n, shape in shapes.items()}
+        self._shapes = {n: tuple(number[d] for d in shape) for n, shape in shapes.items()}
+        self._counts = {n: prod(shape) for n, shape in self._shapes.items()}
         self._host = {n: t.dtype.nbytes for n, t in tensors.items()}
         self._gpu = {n: gpu_element_nbytes(graph, n) for n in tensors}
 
     def count(self, name: str) -> int:
         """Elements of a value; 0 where its shape is unknown."""
         return self._counts.get(name, 0)
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Sizes of a value; None where its rank is unknown."""
+        return self._shapes.get(name)
 
     def gpu_nbytes(self, name: str) -> int:
         """Bytes of a value in a GPU buffer, and of its transfer."""
@@ -192,25 +111,23 @@ def reads_partly(node: Node, name: str) -> bool:
     return node.op_type in _PARTIAL_READERS and name == node.inputs[0]
 
 
-def works(graph: Graph, sizes: Sizes, binding: Mapping[str, int] | None) -> dict[str, Work]:
-    """Node key to work, for every node of `graph` (bodies are not entered)."""
-    flops: dict[str, Dim] = {}
-    launches: dict[str, Dim] = {}
-    for node in graph.nodes:
-        op = ops.definition(node)
-        if op is None or (op.flops is op.launches is None) or not _is_typed(graph, node):
-            continue
-        view = ops.NodeView(graph, node)
-        if op.flops is not None:
-            flops[node.key] = op.flops(view)
-        if op.launches is not None:
-            launches[node.key] = op.launches(view)
-    numbers = iter(evaluate_all((*flops.values(), *launches.values()), binding))
-    known = dict(zip(flops, numbers, strict=False)), dict(zip(launches, numbers, strict=True))
-    return {
-        node.key: _work(node, sizes, *(found.get(node.key) for found in known))
-        for node in graph.nodes
-    }
+def works(graph: Graph, sizes: Sizes, target: Target | None = None) -> dict[str, Work]:
+    """Node key to work, for every node of `graph`; kernels are those of `target`."""
+    return {node.key: _work(SizedView(graph, node, sizes, target)) for node in graph.nodes}
+
+
+class SizedView(ops.NodeView):
+    """A node whose operands have the sizes of one binding: shapes are integers."""
+
+    def __init__(
+        self, graph: Graph, node: Node, sizes: Sizes, target: Target | None = None
+    ) -> None:
+        super().__init__(graph, node, target)
+        self.sizes = sizes
+
+    def _tensor(self, name: str, what: str) -> TensorType:
+        found = super()._tensor(name, what)
+        return TensorType(found.dtype, self.sizes.shape(name))
 
 
 def _is_typed(graph: Graph, node: Node) -> bool:
@@ -219,24 +136,114 @@ def _is_typed(graph: Graph, node: Node) -> bool:
     return all(t is not None and t.shape is not None for t in tensors)
 
 
-def _work(node: Node, sizes: Sizes, flops: int | None, launches: int | None) -> Work:
-    op = ops.definition(node)
+NOTHING = Work(GpuWork(0), CpuWork(0), 0, free=True)
+
+
+def _body_work(view: SizedView) -> Work:
+    """A control flow node: the longest of its bodies, as often as it may run."""
+    node = view.node
+    found = []
+    for body in node.bodies.values():
+        inner = works(body, Sizes(body, view.sizes.binding), view.target)
+        steps = sum((w.cpu for w in inner.values()), CpuWork(CALL_STEPS))
+        found.append((steps, 1 + sum(w.nodes for w in inner.values())))
+    if node.op_type == "If":
+        longest, count = max(found, key=lambda each: each[1])
+        return Work(GpuWork(), longest, count)
+    steps, count = found[0]
+    return Work(GpuWork(), steps.times(ASSUMED_TRIPS), count * ASSUMED_TRIPS)
+
+
+def _work(view: SizedView) -> Work:
+    node, op = view.node, ops.definition(view.node)
     if op is not None and op.view:
-        return Work(0, 0, 0, launches=0, free=True)
-    skipped = {node.input(i) for i in op.shape_inputs} if op is not None else set()
-    writes = sum(map(sizes.count, node.writes))
-    gpu = sum(map(sizes.gpu_nbytes, node.writes))
-    cpu = sum(map(sizes.cpu_nbytes, node.writes))
-    for name in node.reads:
-        if name in skipped or node.op_type in ("Shape", "Size"):
-            continue
-        size = max(sizes.count(name), 1)
-        read = min(writes, size) if reads_partly(node, name) else size
-        gpu += sizes.gpu_nbytes(name) * read // size
-        cpu += sizes.cpu_nbytes(name) * read // size
-    if launches is None:
-        launches = 1 + (op.scratch if op is not None else 0)
-    return Work(writes if flops is None else max(flops, 0), gpu, cpu, launches)
+        return NOTHING
+    if all(view.graph.values[name].dims is not None for name in node.writes):
+        return NOTHING
+    if node.bodies:
+        return _body_work(view)
+    if op is None or not _is_typed(view.graph, node):
+        return Work(_plain_gpu(view, None), _plain_cpu(view, None))
+    gpu = op.gpu(view) if op.gpu is not None and op.on_gpu else _plain_gpu(view, op)
+    if op.launches is not None:
+        gpu = dataclasses.replace(gpu, launches=_integer(op.launches(view)))
+    return Work(gpu, _plain_cpu(view, op) if op.cpu is None else op.cpu(view))
+
+
+def _integer(dim: Dim) -> int:
+    if not isinstance(dim, int):
+        raise ShapeError(f"a cost is {dim}, and should be a number")
+    return dim
+
+
+def _read_count(view: SizedView, name: str) -> int:
+    """Elements of value `name` that a node reads."""
+    count = view.sizes.count(name)
+    if not reads_partly(view.node, name):
+        return count
+    return min(count, sum(map(view.sizes.count, view.node.writes)))
+
+
+def _read(view: SizedView, op: ops.OpDef | None) -> list[str]:
+    if view.node.op_type in ("Shape", "Size"):
+        return []
+    skipped = {view.node.input(i) for i in op.shape_inputs} if op is not None else set()
+    return [name for name in view.node.reads if name not in skipped]
+
+
+def _flops(view: SizedView, op: ops.OpDef | None, writes: int) -> int:
+    if op is None or op.flops is None:
+        return writes
+    return max(_integer(op.flops(view)), 0)
+
+
+def _plain_gpu(view: SizedView, op: ops.OpDef | None) -> GpuWork:
+    """Work of a kernel of which nothing is known but what it reads, writes and computes."""
+    sizes, writes = view.sizes, sum(map(view.sizes.count, view.node.writes))
+    launches = 1 + (op.scratch if op is not None else 0)
+    ops_count = max(_flops(view, op, writes) - writes, 0)
+    if op is None or op.elementwise is None:
+        return GpuWork(launches, strided=writes, ops=ops_count)
+    nbytes = sum(map(sizes.gpu_nbytes, view.node.writes))
+    strided = 0
+    for name in _read(view, op):
+        count = sizes.count(name)
+        if count == writes:
+            nbytes += sizes.gpu_nbytes(name)
+        elif count > 1:
+            strided = writes
+    return GpuWork(launches, nbytes=nbytes, strided=strided, ops=ops_count)
+
+
+def _plain_cpu(view: SizedView, op: ops.OpDef | None) -> CpuWork:
+    """Work of a NumPy function of which nothing is known but what it reads, writes and computes."""
+    writes = sum(map(view.sizes.count, view.node.writes))
+    if op is not None and op.elementwise is not None:
+        return formula(view, 1)
+    more = max(_flops(view, op, writes) - writes, 0)
+    return CpuWork(3, passes=(_moved(view, op),), near=8 * more)
+
+
+def _moved(view: SizedView, op: ops.OpDef | None) -> int:
+    """Bytes of the arrays that a node reads and writes."""
+    sizes = view.sizes
+    moved = sum(map(sizes.cpu_nbytes, view.node.writes))
+    for name in _read(view, op):
+        count = max(sizes.count(name), 1)
+        moved += sizes.cpu_nbytes(name) * _read_count(view, name) // count
+    return moved
+
+
+def amounts(graph: Graph, sizes: Sizes) -> dict[str, tuple[int, int]]:
+    """Node key to operations, and bytes of the arrays read and written, whatever the device."""
+    found = {}
+    for node in graph.nodes:
+        view, op = SizedView(graph, node, sizes), ops.definition(node)
+        known = op if op is not None and not op.view and _is_typed(graph, node) else None
+        writes = 0 if op is not None and op.view else sum(map(sizes.count, node.writes))
+        nbytes = 0 if op is not None and op.view else _moved(view, op)
+        found[node.key] = _flops(view, known, writes), nbytes
+    return found
 
 
 def dispatch_work(graph: Graph, nodes: Sequence[Node], touched: Sequence[str]) -> tuple[Dim, Dim]:
@@ -259,32 +266,19 @@ def dispatch_work(graph: Graph, nodes: Sequence[Node], touched: Sequence[str]) -
 
 def node_ns(device: Device, work: Work, profile: DeviceProfile) -> int:
     """Predicted time of one run of a node, in nanoseconds, without transfers."""
-    if work.free:
-        return 0
     if device == "gpu":
-        return (
-            work.launches * profile.launch_ns
-            + _time_ns(work.flops, profile.gpu_flops_per_s)
-            + _time_ns(work.gpu_nbytes, profile.gpu_bytes_per_s)
-        )
-    return (
-        profile.cpu_op_ns
-        + _time_ns(work.flops, profile.cpu_flops_per_s)
-        + _time_ns(work.cpu_nbytes, profile.cpu_bytes_per_s)
-    )
+        return work.gpu.ns(profile.gpu)
+    return work.nodes * profile.cpu.node_ns + work.cpu.ns(profile.cpu)
 
 
 def transfer_ns(direction: Direction, nbytes: int, profile: DeviceProfile) -> int:
     """Predicted time to move `nbytes` between an array and a GPU buffer, in nanoseconds."""
+    rates = profile.gpu
     if direction == "upload":
-        return profile.upload_latency_ns + _time_ns(nbytes, profile.upload_bytes_per_s)
-    return profile.download_latency_ns + _time_ns(nbytes, profile.download_bytes_per_s)
+        return rates.upload_latency_ns + time_ns(nbytes, rates.upload_bytes_per_s)
+    return rates.readback_ns + time_ns(nbytes, rates.download_bytes_per_s)
 
 
 def fused_ns(nbytes: int, profile: DeviceProfile) -> int:
     """What is saved by not moving `nbytes` through GPU memory; never more than they cost."""
-    return nbytes * 1_000_000_000 // profile.gpu_bytes_per_s
-
-
-def _time_ns(amount: int, per_second: int) -> int:
-    return -(-amount * 1_000_000_000 // per_second)
+    return nbytes * 1_000_000_000 // profile.gpu.bytes_per_s

@@ -22,6 +22,7 @@ from engine.options import DeviceChoice
 from engine.placement import MayFuse, Model, Transfer, build_model, minimum_cut
 from engine.ranges import Ranges
 from engine.reasons import Entry, group_reasons, names_text
+from engine.target import Target
 from engine.verdicts import (
     Role,
     data_inputs,
@@ -112,6 +113,7 @@ def partition(
     may_fuse: MayFuse | None = None,
     has_cpu: Callable[[Node], bool] | None = None,
     binding: Mapping[str, int] | None = None,
+    target: Target | None = None,
 ) -> Partition:
     """Places every node of `graph` (bodies are not entered).
 
@@ -123,6 +125,7 @@ def partition(
             second; None counts no savings.
         has_cpu: whether the CPU can run a node; None asks `cpu_fallback`.
         binding: sizes that decide; symbols without one are taken as `costs.ASSUMED_SIZE`.
+        target: whose kernels the GPU would run; the baseline's by default.
 
     Raises: UnsupportedOpError if a node can run on no device, or only on the one not asked for.
     """
@@ -136,6 +139,7 @@ def partition(
         may_fuse=may_fuse,
         has_cpu=has_cpu,
         binding=binding,
+        target=target,
     )
     possible = frozenset(range(len(model.nodes))) - model.only_cpu
     _check_runnable(model, support, possible if device != "cpu" else frozenset(), has_cpu)

@@ -3,7 +3,8 @@
 **The model.** A placement gives every node to the GPU or to the CPU. It costs
   - what each node costs where it is (`costs.node_ns`; views cost nothing on either side),
   - one upload for each value that exists on the host and is read by a GPU node, however many,
-  - one download for each value made on the GPU and read by a CPU node or returned,
+  - one download for each value made on the GPU and read by a CPU node or returned, and a wait
+    for each that a CPU node reads,
   - one submit if any node but a view is on the GPU,
   - less what fusion saves for each pair of neighbours that may fuse and are both on the GPU.
 Graph inputs and outputs live on the host, constants on both sides; pinned nodes have no choice.
@@ -15,7 +16,7 @@ the CPU side. Every node is a vertex n (a pinned one is the source or the sink i
     each GPU reader r. If some r is on the GPU so must u be, and the price is paid unless p is there
     too. If none is, u may lie on the sink side, free. So the best u pays exactly for an upload;
   - a download of v: a vertex d, p->d with the price, d->r without limit for each CPU reader r: the
-    mirror image;
+    mirror image; the wait likewise, with a vertex of its own;
   - the submit: a vertex z, n->z without limit, z->sink with the price;
   - a saving s of the pair a, b: `-s*[a and b on the GPU] = -s*[a on the GPU] + s*[a on the GPU, b
     not]`. The first part goes into the cost of a, the second is the edge a->b.
@@ -40,6 +41,7 @@ from engine.costs import DeviceProfile, Direction, Sizes, Work
 from engine.errors import PlanError
 from engine.ir import Graph, Node
 from engine.ops import Support
+from engine.target import Target
 from engine.verdicts import Role, data_inputs, reads_no_content, reads_shape_only
 
 MayFuse = Callable[[Node, Node], bool]
@@ -55,6 +57,8 @@ class Transfer:
         cpu_readers: ids of the nodes that read its content if they are on the CPU.
         returned: whether it is a graph output.
         nbytes: what crosses, in bytes.
+        upload_ns, readback_ns: the price of each direction.
+        wait_ns: what is paid beyond `readback_ns` if a CPU node waits for the value in mid-run.
     """
 
     value: str
@@ -64,7 +68,8 @@ class Transfer:
     returned: bool
     nbytes: int
     upload_ns: int
-    download_ns: int
+    readback_ns: int
+    wait_ns: int
 
     def direction(self, on_gpu: Set[int]) -> Direction | None:
         """How it crosses if the nodes `on_gpu` are on the GPU; None if it does not."""
@@ -79,7 +84,8 @@ class Transfer:
             case "upload":
                 return self.upload_ns
             case "download":
-                return self.download_ns
+                waited = any(r not in on_gpu for r in self.cpu_readers)
+                return self.readback_ns + (self.wait_ns if waited else 0)
             case _:
                 return 0
 
@@ -101,6 +107,7 @@ class Model:
         nodes: the graph's nodes but those that are never run.
         free: ids of views, which need no submit.
         only_cpu, only_gpu: ids of pinned nodes.
+        call_ns: what a call costs wherever its nodes are.
     """
 
     nodes: tuple[Node, ...]
@@ -112,10 +119,11 @@ class Model:
     transfers: tuple[Transfer, ...]
     savings: tuple[Saving, ...]
     submit_ns: int
+    call_ns: int = 0
 
     def total_ns(self, on_gpu: Set[int]) -> int:
         """What a placement costs."""
-        total = sum(
+        total = self.call_ns + sum(
             self.gpu_ns[i] if i in on_gpu else self.cpu_ns[i] for i in range(len(self.nodes))
         )
         total += sum(t.cost_ns(on_gpu) for t in self.transfers)
@@ -132,6 +140,7 @@ def build_model(
     may_fuse: MayFuse | None = None,
     has_cpu: Callable[[Node], bool] = lambda node: True,
     binding: Mapping[str, int] | None = None,
+    target: Target | None = None,
 ) -> Model:
     """The costs of every placement of `graph` at `binding`.
 
@@ -140,10 +149,11 @@ def build_model(
         roles: node key to role; folded nodes are left out, host-shape ones pinned to the CPU.
         may_fuse: whether two neighbours, the first feeding the second, would become one kernel.
         has_cpu: whether the CPU can run a node; where it cannot, the node is pinned to the GPU.
+        target: whose kernels the GPU would run; the baseline's by default.
     """
     nodes = tuple(node for node in graph.nodes if roles.get(node.key) != "folded")
     sizes = Sizes(graph, binding)
-    works = costs.works(graph, sizes, binding)
+    works = costs.works(graph, sizes, target)
     only_cpu = frozenset(
         i for i, n in enumerate(nodes) if not support[n.key].ok or roles.get(n.key) == "host-shape"
     )
@@ -156,7 +166,8 @@ def build_model(
         only_gpu=frozenset(i for i, n in enumerate(nodes) if i not in only_cpu and not has_cpu(n)),
         transfers=tuple(_transfers(graph, nodes, only_cpu, sizes, profile)),
         savings=tuple(_savings(graph, nodes, only_cpu, works, sizes, profile, may_fuse)),
-        submit_ns=profile.submit_ns,
+        submit_ns=profile.gpu.submit_ns,
+        call_ns=profile.cpu.call_ns,
     )
 
 
@@ -212,7 +223,8 @@ def _transfers(
             returned=graph.is_output(name),
             nbytes=nbytes,
             upload_ns=costs.transfer_ns("upload", nbytes, profile),
-            download_ns=costs.transfer_ns("download", nbytes, profile),
+            readback_ns=costs.transfer_ns("download", nbytes, profile),
+            wait_ns=max(profile.gpu.download_latency_ns - profile.gpu.readback_ns, 0),
         )
 
 
@@ -251,7 +263,7 @@ def _savings(
             joined = find(first) != find(i)
             root[find(i)] = find(first)
             kept = sum(_unmoved_nbytes(graph, node, name, sizes) for name in names)
-            saved = costs.fused_ns(kept, profile) + (profile.launch_ns if joined else 0)
+            saved = costs.fused_ns(kept, profile) + (profile.gpu.launch_ns if joined else 0)
             yield Saving(first, i, saved)
 
 
@@ -299,6 +311,7 @@ class _Network:
         for saving in model.savings:
             gpu_ns[saving.first] -= saving.saved_ns
             self.add(self.vertex(saving.first), self.vertex(saving.second), saving.saved_ns)
+        self.offset += model.call_ns
         submit = self.helper()
         self.add(submit, self.CPU, model.submit_ns)
         for i in range(len(model.nodes)):
@@ -320,11 +333,14 @@ class _Network:
                 self.add(self.vertex(reader), upload, None)
         if maker != self.CPU and (transfer.returned or transfer.cpu_readers):
             download = self.helper()
-            self.add(maker, download, transfer.download_ns)
-            for reader in transfer.cpu_readers:
-                self.add(download, self.vertex(reader), None)
+            self.add(maker, download, transfer.readback_ns)
             if transfer.returned:
                 self.add(download, self.CPU, None)
+            waited = self.helper()
+            self.add(maker, waited, transfer.wait_ns)
+            for reader in transfer.cpu_readers:
+                self.add(download, self.vertex(reader), None)
+                self.add(waited, self.vertex(reader), None)
 
 
 def minimum_cut(model: Model) -> frozenset[int]:

@@ -113,7 +113,7 @@ def test_equal_sizes_give_equal_numbers(plan: Plan) -> None:
 def test_time_is_predicted_from_the_sizes(plan: Plan) -> None:
     binder = Binder(plan)
     small, large = (binder.bind(0, binding(s)).chosen for s in ((8, 8, 8), (800, 80, 80)))
-    launch = plan.profile.launch_ns
+    launch = plan.profile.gpu.launch_ns
     for index in small:
         assert launch <= small[index].predicted_ns < large[index].predicted_ns
 

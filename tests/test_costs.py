@@ -4,30 +4,47 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from math import prod
 from pathlib import Path
 
+import onnx
 import pytest
 
 from engine import costs, dims, ops
-from engine.costs import ASSUMED_SIZE, DeviceProfile, Sizes, Work
+from engine.costs import ASSUMED_SIZE, Sizes, Work
 from engine.errors import EngineError
+from engine.importer import load_model
+from engine.ir import Graph
 from engine.ops import OpDef
+from engine.rates import DeviceProfile
+from engine.work import FAR_NBYTES, NEAR_NBYTES, CpuWork, GpuWork, Products, pass_ns
+from tests.profiles import round_profile
 from tests.small_graphs import Builder
 
-PROFILE = DeviceProfile(
-    name="round figures",
+PROFILE = round_profile(
     launch_ns=10,
     submit_ns=100,
-    gpu_flops_per_s=2_000_000_000,
-    gpu_bytes_per_s=4_000_000_000,
+    fma_per_s=2_000_000_000,
+    bytes_per_s=4_000_000_000,
     upload_latency_ns=1000,
     upload_bytes_per_s=1_000_000_000,
+    readback_ns=2000,
     download_latency_ns=3000,
     download_bytes_per_s=500_000_000,
-    cpu_flops_per_s=1_000_000_000,
-    cpu_bytes_per_s=1_000_000_000,
-    cpu_op_ns=7,
+    flops_per_s=1_000_000_000,
+    panel_bytes_per_s=1_000_000_000,
+    row_bytes_per_s=1_000_000_000,
+    cache_bytes_per_s=1_000_000_000,
+    memory_bytes_per_s=500_000_000,
+    node_ns=7,
+    step_ns=2,
+    product_ns=5,
 )
+
+
+def parsed(text: str) -> Graph:
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 22]> {text}')
+    return load_model(model).graph
 
 
 def test_json_round_trip(tmp_path: Path) -> None:
@@ -42,14 +59,15 @@ def test_builtin_profiles_load(name: str) -> None:
     assert DeviceProfile.builtin() == DeviceProfile.builtin("integrated")
 
 
-def _without(field: str) -> str:
+def _without(part: str, field: str) -> str:
     fields = json.loads(PROFILE.to_json())
-    del fields[field]
+    del fields[part][field]
     return json.dumps(fields)
 
 
-def _with(**changes: object) -> str:
-    return json.dumps({**json.loads(PROFILE.to_json()), **changes})
+def _with(part: str, **changes: object) -> str:
+    fields = json.loads(PROFILE.to_json())
+    return json.dumps({**fields, part: {**fields[part], **changes}})
 
 
 @pytest.mark.parametrize(
@@ -57,12 +75,16 @@ def _with(**changes: object) -> str:
     [
         ("{", "must be JSON"),
         ("[1]", "object with a name"),
-        (_without("launch_ns"), r"missing \['launch_ns'\]"),
-        (_with(speed=1), r"unknown \['speed'\]"),
-        (_with(gpu_flops_per_s=0), "gpu_flops_per_s must be an integer of at least 1"),
-        (_with(launch_ns=-1), "launch_ns must be an integer of at least 0"),
-        (_with(cpu_op_ns=1.5), "cpu_op_ns must be an integer"),
-        (_with(cpu_op_ns=True), "cpu_op_ns must be an integer"),
+        ('{"name": "x"}', r"missing \['cpu', 'gpu'\]"),
+        ('{"name": "x", "gpu": 1, "cpu": 2}', "must be JSON objects"),
+        (_without("gpu", "launch_ns"), r"missing \['launch_ns'\]"),
+        (_with("cpu", speed=1), r"unknown \['speed'\]"),
+        (_with("gpu", fma_per_s=0), "fma_per_s must be an integer of at least 1"),
+        (_with("gpu", launch_ns=-1), "launch_ns must be an integer of at least 0"),
+        (_with("cpu", node_ns=1.5), "node_ns must be an integer"),
+        (_with("cpu", node_ns=True), "node_ns must be an integer"),
+        (_with("sources", **{"gpu.speed": "a book"}), r"unknown figures \['gpu.speed'\]"),
+        (_with("sources", **{"gpu.launch_ns": 1}), "sources must be texts"),
     ],
 )
 def test_damaged_profiles_are_refused(text: str, message: str) -> None:
@@ -77,27 +99,61 @@ def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_builtin_names_the_known_ones() -> None:
-    with pytest.raises(EngineError, match="integrated, lavapipe"):
-        DeviceProfile.builtin("abacus")
+    with pytest.raises(EngineError, match=r"no device profile .abacus.; known are .*lavapipe"):
+        DeviceProfile.named("abacus")
+
+
+def test_a_profile_is_named_or_a_file(tmp_path: Path) -> None:
+    assert DeviceProfile.named("lavapipe") == DeviceProfile.builtin("lavapipe")
+    (tmp_path / "own.json").write_text(PROFILE.to_json())
+    assert DeviceProfile.named(tmp_path / "own.json") == PROFILE
+    with pytest.raises(EngineError, match="cannot be read"):
+        DeviceProfile.named(tmp_path / "none.json")
 
 
 def test_times_add_up_and_round_up() -> None:
-    work = Work(flops=3, gpu_nbytes=9, cpu_nbytes=5)
-    assert costs.node_ns("gpu", work, PROFILE) == 10 + 2 + 3
-    assert costs.node_ns("cpu", work, PROFILE) == 7 + 3 + 5
-    assert costs.node_ns("gpu", dataclasses.replace(work, launches=3), PROFILE) == 30 + 2 + 3
+    gpu, cpu = GpuWork(launches=2, fmas=3, nbytes=9), CpuWork(3, near=5)
+    work = Work(gpu, cpu)
+    assert costs.node_ns("gpu", work, PROFILE) == 2 * 10 + 2 + 3
+    assert costs.node_ns("cpu", work, PROFILE) == 7 + 3 * 2 + 5
+    assert costs.node_ns("cpu", dataclasses.replace(work, nodes=4), PROFILE) == 4 * 7 + 6 + 5
     assert costs.transfer_ns("upload", 8, PROFILE) == 1008
-    assert costs.transfer_ns("download", 8, PROFILE) == 3016
+    assert costs.transfer_ns("download", 8, PROFILE) == 2016
     assert costs.fused_ns(9, PROFILE) == 2
 
 
-def test_views_are_free() -> None:
-    work = Work(0, 0, 0, free=True)
-    assert costs.node_ns("gpu", work, PROFILE) == costs.node_ns("cpu", work, PROFILE) == 0
+def test_passes_slow_down_between_the_cache_and_memory() -> None:
+    rates = PROFILE.cpu
+    assert pass_ns(NEAR_NBYTES, rates) == NEAR_NBYTES
+    assert pass_ns(FAR_NBYTES, rates) == 2 * FAR_NBYTES
+    assert pass_ns(10 * FAR_NBYTES, rates) == 20 * FAR_NBYTES
+    sizes = range(NEAR_NBYTES, FAR_NBYTES, NEAR_NBYTES)
+    slowness = [pass_ns(n, rates) / n for n in sizes]
+    assert slowness == sorted(slowness)
+
+
+def test_products_with_a_vector_only_read_the_matrix() -> None:
+    rates = PROFILE.cpu
+    assert Products(3, 1, 10, 20).ns(rates) == 3 * (5 + 4 * 200)
+    assert Products(1, 20, 10, 1).ns(rates) == 5 + 4 * 200
+    assert Products(2, 10, 10, 10).ns(rates) == 2 * (5 + 2000 + 4 * 300)
+
+
+def test_work_adds_up() -> None:
+    one = CpuWork(2, products=(Products(1, 2, 3, 4),), passes=(8,), gathers=1)
+    assert one + CpuWork(1, near=3) == dataclasses.replace(one, steps=3, near=3)
+    assert one.times(3).ns(PROFILE.cpu) <= 3 * one.ns(PROFILE.cpu), "times are rounded up once"
+    assert one.times(3).products == one.products * 3
 
 
 def test_work_counts_elements_at_the_binding(monkeypatch: pytest.MonkeyPatch) -> None:
-    product = OpDef("Product", domain="test", flops=lambda v: v.shape(0)[0] * 1000)
+    product = OpDef(
+        "Product",
+        domain="test",
+        lower=lambda v: (),
+        cpu=lambda v: CpuWork(1, near=prod(v.shape(0))),  # type: ignore[arg-type]
+        gpu=lambda v: GpuWork(2, fmas=v.shape(0)[0] * 1000),  # type: ignore[arg-type, operator]
+    )
     view = OpDef("Look", domain="test", view=True)
     shaped = OpDef("Shaped", domain="test", shape_inputs=(1,), scratch=1)
     for op in (product, view, shaped):
@@ -110,21 +166,36 @@ def test_work_counts_elements_at_the_binding(monkeypatch: pytest.MonkeyPatch) ->
     b.node("Product", ("x", "x"), "p", (n, n), domain="test")
     b.node("Look", ("p",), "q", (n * n,), domain="test")
     b.node("Shaped", ("x", "sizes"), "s", (n,), "bool", domain="test")
-    b.node("Gather", ("x", "ids"), "g", (3, 4))
+    b.node("Gather", ("x", "ids"), "g", (3, 4), axis=0)
     b.node("Shape", ("x",), "shape", (2,), "int64")
     b.node("Mystery", ("x",), "m", None)
-    graph = b.graph("q", "s", "g", "shape", "m")
-    binding = {"n": 10}
-    sizes = Sizes(graph, binding)
-    assert sizes.count("p") == 100
+    b.node("Size", ("x",), "size", (), "int64", dims=ops.object_array(4 * n))
+    graph = b.graph("q", "s", "g", "shape", "m", "size")
+    sizes = Sizes(graph, {"n": 10})
+    assert sizes.count("p") == 100 and sizes.shape("p") == (10, 10)
     assert (sizes.gpu_nbytes("ids"), sizes.cpu_nbytes("ids")) == (12, 24)
-    found = costs.works(graph, sizes, binding)
-    assert found["p"] == Work(flops=10_000, gpu_nbytes=400 + 160, cpu_nbytes=400 + 160)
+    found = costs.works(graph, sizes)
+    assert found["p"] == Work(GpuWork(2, fmas=10_000), CpuWork(1, near=40))
     assert found["q"].free
-    assert found["s"] == Work(flops=10, gpu_nbytes=40 + 160, cpu_nbytes=10 + 160, launches=2)
-    assert found["g"].gpu_nbytes == 48 + 48 + 12, "a gather reads the rows it takes"
-    assert found["shape"].cpu_nbytes == 16, "a shape is known without reading the content"
-    assert found["m"].flops == 0
+    assert found["s"] == Work(GpuWork(2, strided=10), CpuWork(3, passes=(10 + 160,)))
+    assert found["g"].gpu == GpuWork(1, gathers=12)
+    assert found["g"].cpu.gathers == 3, "three rows are found by an index each"
+    assert found["shape"].cpu.passes == (16,), "a shape is known without reading the content"
+    assert found["m"] == Work(GpuWork(1), CpuWork(3, passes=(160,)))
+    assert found["size"].free, "what is known from the sizes is not computed"
+
+
+def test_a_body_counts_as_often_as_it_runs() -> None:
+    graph = parsed(
+        """g (bool c, float[8] x) => (float[8] y) {
+            y = If <
+                then_branch = a () => (float[8] t) { t = Abs(x) },
+                else_branch = b () => (float[8] e) { s = Abs(x) r = Neg(s) e = Exp(r) }
+            > (c)
+        }"""
+    )
+    (node,) = graph.nodes
+    assert costs.works(graph, Sizes(graph))[node.key].nodes == 1 + 3
 
 
 def test_unbound_symbols_are_assumed() -> None:

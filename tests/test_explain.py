@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +22,7 @@ from engine.importer import load_model
 from engine.ir import Node
 from engine.options import Options
 from engine.target import Target
+from tests.profiles import changed
 from tests.runtime.models import parse
 
 TEXT = """g (float[n,16] x) => (float[k] u, float[n,8] s) {
@@ -138,7 +139,7 @@ def test_the_price_of_a_reason_is_that_of_another_placement() -> None:
 
 
 def test_a_price_can_be_nothing_or_more_than_nothing() -> None:
-    slow = replace(DeviceProfile.builtin(), gpu_flops_per_s=1000)
+    slow = changed(DeviceProfile.builtin(), ops_per_s=1000, fma_per_s=1000, strided_per_s=1000)
     (dear,) = report(text=BETWEEN, profile=slow).prices
     assert dear.saved_ms < 0 < dear.transfers
     assert price_text(dear, "Erf").endswith(" longer")

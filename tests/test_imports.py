@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 
 ORDER = (
     *("errors", "progress", "dtypes", "dims", "target", "ir", "indexing"),
-    *("shader", "windows", "ops", "importer", "exporter", "passes"),
+    *("shader", "windows", "rates", "work", "ops", "importer", "exporter", "passes"),
     *("intervals", "ranges", "costs", "tuning", "reasons", "options", "verdicts"),
     *("placement", "partition", "layout", "fusion", "codegen", "schedule", "memory", "checks"),
     *(
@@ -49,6 +49,7 @@ THIRD_PARTY = {
     ),
     "google": ("engine.importer",),
     "cpu_fallback": (
+        "engine.ops._convolution_work",
         "engine.passes.infer",
         "engine.partition",
         "engine.runtime",

@@ -187,11 +187,11 @@ class _Builder:
         return self.subgraph_of.get(node.key if maker is None else maker.key)
 
     def _kernels(self) -> Iterator[KernelRow]:
-        dispatches, rates = self.plan.dispatches, self.plan.profile
+        dispatches, rates = self.plan.dispatches, self.plan.profile.gpu
         work = evaluate_all([n for d in dispatches for n in (d.flops, d.nbytes)], self.plan.binding)
         for i, dispatch in enumerate(dispatches):
             flops, nbytes = work[2 * i : 2 * i + 2]
-            seconds = flops / rates.gpu_flops_per_s + nbytes / rates.gpu_bytes_per_s
+            seconds = flops / (2 * rates.fma_per_s) + nbytes / rates.bytes_per_s
             shaders = tuple(v.kernel for v in dispatch.variants)
             yield KernelRow(
                 label=dispatch.label,

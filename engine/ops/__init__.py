@@ -21,6 +21,7 @@ from engine.dtypes import DType
 from engine.errors import ShapeError
 from engine.ir import Array, Graph, Node, Shape, TensorType, ValueType
 from engine.target import MAX_WORKGROUPS, Target
+from engine.work import CpuWork, GpuWork
 
 MAX_RANK = 8
 MAX_DIMS = 4096
@@ -318,7 +319,10 @@ class OpDef:
             expressions do.
         scratch: storage buffers that `lower` binds beyond the node's own tensors.
         flops: floating point operations of one run, for costs; None: one per output element.
-        launches: dispatches of one run, for costs; None: one and one for each of `scratch`.
+        launches: dispatches of one run, for costs; None: those of `gpu`, or else one and one for
+            each of `scratch`.
+        cpu, gpu: what one run does in NumPy and in the kernels, for costs; the view has integers
+            for sizes. None: worked out from `flops` and from what is read and written.
         variadic: any number of inputs or outputs (`Sum`, `Concat`, `Split`): `lower` keeps to the
             limit of storage buffers by itself.
         random: never folded or merged.
@@ -345,6 +349,8 @@ class OpDef:
     scratch: int = 0
     flops: Callable[[NodeView], Dim] | None = None
     launches: Callable[[NodeView], Dim] | None = None
+    cpu: Callable[[NodeView], CpuWork] | None = None
+    gpu: Callable[[NodeView], GpuWork] | None = None
     variadic: bool = False
     random: bool = False
     styles: tuple[str, ...] = ()

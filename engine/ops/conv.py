@@ -38,8 +38,10 @@ from engine.ops._convolution import (
     trips_of,
     variants,
 )
+from engine.ops._convolution_work import conv_cpu, dense_gpu, depthwise_gpu, pointwise_gpu
 from engine.ops._variants import choose, shares_loads
 from engine.windows import Windows, windows
+from engine.work import GpuWork
 
 
 def _windows(view: NodeView) -> Windows:
@@ -248,6 +250,13 @@ def flops(view: NodeView) -> Dim:
     return 2 * product(view.out_shape()) * product(view.shape(1)[1:])
 
 
+def _gpu(view: NodeView) -> GpuWork:
+    geo = geometry(view)
+    if _is_depthwise(geo):
+        return depthwise_gpu(view, geo)
+    return pointwise_gpu(view, geo) if _is_pointwise(geo.win) else dense_gpu(view, geo)
+
+
 register(
     OpDef(
         "Conv",
@@ -259,6 +268,8 @@ register(
         epilogue=True,
         scratch=1,
         flops=flops,
+        cpu=conv_cpu,
+        gpu=_gpu,
         tolerance=1e-5,
     )
 )

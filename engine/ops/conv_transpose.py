@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from math import prod
 
 from engine.dims import Dim, bounds, ceildiv, dmax, is_static, product
 from engine.errors import ShapeError
@@ -22,8 +24,11 @@ from engine.ops._convolution import (
     trips_of,
     variants,
 )
+from engine.ops._convolution_work import conv_transpose_cpu, tiles_gpu
 from engine.ops._variants import choose
+from engine.ops._work import integers
 from engine.windows import SAME, Windows, same_pads
+from engine.work import GpuWork
 
 
 def _windows(view: NodeView) -> Windows:
@@ -133,6 +138,17 @@ def _flops(view: NodeView) -> Dim:
     return 2 * product(view.shape(0)) * product(view.shape(1)[1:])
 
 
+def _gpu(view: NodeView) -> GpuWork:
+    """Of the taps, only those that meet an input are summed up."""
+    geo = _geometry(view)
+    out, steps = integers(geo.win.out), prod(geo.win.strides)
+    batch, depth = integers((geo.batch, geo.group_in * geo.taps))
+    rows, width = batch * out[0] * out[1] * geo.win.strides[2], -(-out[2] // geo.win.strides[2])
+    met = -(-depth // steps)
+    found = tiles_gpu(view, geo, rows, width, 2 * 4 * met)
+    return replace(found, fmas=found.fmas * met // depth)
+
+
 register(
     OpDef(
         "ConvTranspose",
@@ -144,6 +160,8 @@ register(
         epilogue=True,
         scratch=1,
         flops=_flops,
+        cpu=conv_transpose_cpu,
+        gpu=_gpu,
         tolerance=1e-5,
     )
 )

@@ -31,6 +31,7 @@ from engine.ops import (
 )
 from engine.ops._shapes import broadcast_type, infer_broadcast, infer_same
 from engine.ops._symbolic import Rule, elementwise_rule
+from engine.ops._work import by_formula
 
 FLOAT_LIBRARY = ("lib/float.wgsl",)
 POW_LIBRARY = ("lib/float.wgsl", "lib/pow.wgsl")
@@ -59,9 +60,13 @@ def binary(
     infer: Infer | None = None,
     limits: str = "",
     cost: int = 1,
+    passes: int = 1,
     tolerance: float = 1e-6,
 ) -> OpDef:
-    """An operator on two broadcast operands with the element type of the first."""
+    """An operator on two broadcast operands with the element type of the first.
+
+    `cost` is in operations of an element on the GPU, `passes` in calls of NumPy.
+    """
     return register(
         OpDef(
             op_type,
@@ -73,6 +78,7 @@ def binary(
             limits=limits,
             dtypes=dtypes,
             flops=flops_per_element(cost),
+            cpu=by_formula(passes),
             tolerance=tolerance,
         )
     )
@@ -204,7 +210,7 @@ binary(
     limits="an integer base with a float exponent, or with one of other signedness",
     cost=40,
 )
-binary("PRelu", "select({0}, {0} * {1}, {0} < {T}(0))", infer=infer_same)
+binary("PRelu", "select({0}, {0} * {1}, {0} < {T}(0))", infer=infer_same, passes=4)
 binary("BitwiseAnd", "{0} & {1}", since=18, dtypes=INTS)
 binary("BitwiseOr", "{0} | {1}", since=18, dtypes=INTS)
 binary("BitwiseXor", "{0} ^ {1}", since=18, dtypes=INTS)

@@ -17,6 +17,7 @@ from engine.ops import (
 )
 from engine.ops._shapes import infer_elements, infer_same
 from engine.ops._symbolic import Rule, elementwise_rule
+from engine.ops._work import by_formula
 from engine.ops.elementwise import Expression, flops_per_element
 
 FLOAT = ("lib/float.wgsl",)
@@ -26,6 +27,8 @@ ERF = (*EXP, "lib/erf.wgsl")
 HYPERBOLIC = (*EXP, "lib/log.wgsl", "lib/hyperbolic.wgsl")
 TRIGONOMETRY = (*FLOAT, "lib/trigonometry.wgsl")
 ARC = (*FLOAT, "lib/arc.wgsl")
+FUNCTION = 20
+"""From this `cost` on, one of the passes is an exponential or the like."""
 _NAN = "(bitcast<{U}>({0}) & {U}(0x7fffffffu)) > {U}(0x7f800000u)"
 
 
@@ -39,9 +42,13 @@ def unary(
     dtypes: frozenset[str] = FLOATS,
     rule: Rule | None = None,
     cost: int = 1,
+    passes: int = 1,
     tolerance: float = 1e-6,
 ) -> OpDef:
-    """A function of one operand with its type and shape; one with `includes` works by lane."""
+    """A function of one operand with its type and shape; one with `includes` works by lane.
+
+    `cost` is in operations of an element on the GPU, `passes` in calls of NumPy.
+    """
     return register(
         OpDef(
             op_type,
@@ -51,6 +58,7 @@ def unary(
             elementwise=Elementwise(expr, params or {}, includes, scalar=bool(includes)),
             dtypes=dtypes,
             flops=flops_per_element(cost),
+            cpu=by_formula(passes, int(cost >= FUNCTION)),
             tolerance=tolerance,
         )
     )
@@ -78,7 +86,7 @@ unary("Sqrt", "sqrt({0})", cost=4)
 unary("Reciprocal", "{T}(1) / {0}", cost=4)
 unary("Exp", "exp_f32({0})", EXP, cost=20, tolerance=2e-6)
 unary("Log", "log_f32({0})", LOG, cost=20)
-unary("Erf", "erf_f32({0})", ERF, since=9, cost=30)
+unary("Erf", "erf_f32({0})", ERF, since=9, cost=30, passes=16)
 unary("Sin", "sin_f32({0})", TRIGONOMETRY, since=7, cost=30)
 unary("Cos", "cos_f32({0})", TRIGONOMETRY, since=7, cost=30)
 unary("Tan", "tan_f32({0})", TRIGONOMETRY, since=7, cost=30, tolerance=2e-6)
@@ -92,16 +100,21 @@ unary("Asinh", "asinh_f32({0})", HYPERBOLIC, since=9, cost=40)
 unary("Acosh", "acosh_f32({0})", HYPERBOLIC, since=9, cost=40)
 unary("Atanh", "atanh_f32({0})", HYPERBOLIC, since=9, cost=40)
 
-unary("Sigmoid", "1.0 / (1.0 + exp_f32(-{0}))", EXP, cost=25)
+unary("Sigmoid", "1.0 / (1.0 + exp_f32(-{0}))", EXP, cost=25, passes=4)
 unary(
     "Relu",
     by_kind(f"select(max({{0}}, {{T}}(0)), {{0}}, {_NAN})", "max({0}, {T}(0))", "{0}"),
     dtypes=NUMBERS,
     rule=lambda a: _symbolic.largest(a, 0),
 )
-unary("LeakyRelu", "select({0}, {0} * {alpha}, {0} < {T}(0))", params={"alpha": 0.01})
+unary("LeakyRelu", "select({0}, {0} * {alpha}, {0} < {T}(0))", params={"alpha": 0.01}, passes=2)
 unary(
-    "Elu", "select({0}, {alpha} * expm1_f32({0}), {0} < 0.0)", EXP, params={"alpha": 1.0}, cost=20
+    "Elu",
+    "select({0}, {alpha} * expm1_f32({0}), {0} < 0.0)",
+    EXP,
+    params={"alpha": 1.0},
+    cost=20,
+    passes=5,
 )
 unary(
     "Selu",
@@ -109,6 +122,7 @@ unary(
     EXP,
     params={"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
     cost=20,
+    passes=6,
 )
 unary(
     "Celu",
@@ -117,6 +131,7 @@ unary(
     since=12,
     params={"alpha": 1.0},
     cost=25,
+    passes=6,
 )
 unary(
     "HardSigmoid",
@@ -124,19 +139,28 @@ unary(
     FLOAT,
     params={"alpha": 0.2, "beta": 0.5},
     cost=4,
+    passes=4,
 )
-unary("HardSwish", "{0} * max_f32(min_f32({0} / 6.0 + 0.5, 1.0), 0.0)", FLOAT, since=14, cost=5)
+unary(
+    "HardSwish",
+    "{0} * max_f32(min_f32({0} / 6.0 + 0.5, 1.0), 0.0)",
+    FLOAT,
+    since=14,
+    cost=5,
+    passes=5,
+)
 # tanh(log(1 + e)) = n / (n + 2) with n = e (e + 2); beyond 20 it is 1
 _MISH_N = "exp_f32(min_f32({0}, 20.0)) * (exp_f32(min_f32({0}, 20.0)) + 2.0)"
-unary("Mish", f"{{0}} * (({_MISH_N}) / ({_MISH_N} + 2.0))", EXP, since=18, cost=45)
+unary("Mish", f"{{0}} * (({_MISH_N}) / ({_MISH_N} + 2.0))", EXP, since=18, cost=45, passes=9)
 unary(
     "Softplus",
     "max_f32({0}, 0.0) + log1p_f32(exp_f32(-abs({0})))",
     (*EXP, "lib/log.wgsl"),
     since=1,
     cost=40,
+    passes=7,
 )
-unary("Softsign", "{0} / ({T}(1) + abs({0}))", since=1, cost=5)
+unary("Softsign", "{0} / ({T}(1) + abs({0}))", since=1, cost=5, passes=3)
 unary("ThresholdedRelu", "select({T}(0), {0}, {0} > {T}({alpha}))", since=10, params={"alpha": 1.0})
 unary(
     "Shrink",
@@ -144,6 +168,7 @@ unary(
     since=9,
     params={"bias": 0.0, "lambd": 0.5},
     cost=2,
+    passes=9,
 )
 unary(
     "Swish",
@@ -152,6 +177,7 @@ unary(
     since=24,
     params={"alpha": 1.0},
     cost=25,
+    passes=4,
 )
 
 
@@ -163,7 +189,7 @@ def _gelu_expr(view: NodeView) -> str:
 
 
 GELU = (*EXP, "lib/erf.wgsl", "lib/log.wgsl", "lib/hyperbolic.wgsl")
-unary("Gelu", _gelu_expr, GELU, since=20, cost=35)
+unary("Gelu", _gelu_expr, GELU, since=20, cost=35, passes=21)
 unary("Not", "!{0}", since=1, dtypes=frozenset({"bool"}), rule=_symbolic.negate, tolerance=0.0)
 unary("BitwiseNot", "~{0}", since=18, dtypes=INTS, tolerance=0.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 
 import numpy as np
 
@@ -24,7 +25,9 @@ from engine.ops import (
     no,
     register,
 )
+from engine.ops._work import in_shape, out_nbytes, out_shape
 from engine.ops.shape import as_content, content
+from engine.work import CpuWork, GpuWork
 
 
 def _infer_gather(view: InferView) -> list[ValueType]:
@@ -255,6 +258,21 @@ def _supports_one_hot(view: NodeView) -> Support:
     return YES
 
 
+def _cpu(view: NodeView) -> CpuWork:
+    """Runs of elements behind the axis, each found by one index."""
+    axis = view.axis(len(view.shape(0)))
+    run = max(prod(in_shape(view, 0)[axis + 1 :]), 1)
+    return CpuWork(3, gathers=prod(out_shape(view)) // run, passes=(2 * out_nbytes(view),))
+
+
+def _cpu_picked(view: NodeView) -> CpuWork:
+    return CpuWork(6, gathers=2 * prod(out_shape(view)))
+
+
+def _gpu(view: NodeView) -> GpuWork:
+    return GpuWork(1, gathers=prod(out_shape(view)))
+
+
 register(
     OpDef(
         "Gather",
@@ -264,6 +282,8 @@ register(
         dtypes=ALL,
         epilogue=True,
         tolerance=0.0,
+        cpu=_cpu,
+        gpu=_gpu,
     )
 )
 register(
@@ -276,6 +296,8 @@ register(
         dtypes=ALL,
         epilogue=True,
         tolerance=0.0,
+        cpu=_cpu_picked,
+        gpu=_gpu,
     )
 )
 register(
@@ -290,6 +312,8 @@ register(
         dtypes=ALL,
         epilogue=True,
         tolerance=0.0,
+        cpu=_cpu_picked,
+        gpu=_gpu,
     )
 )
 register(

@@ -23,6 +23,7 @@ from engine.ops import (
     register,
 )
 from engine.ops._shapes import broadcast_shapes
+from engine.ops._work import copies, in_steps, out_nbytes
 from engine.ops.shape import (
     content_length,
     evaluate_by,
@@ -30,6 +31,7 @@ from engine.ops.shape import (
     fresh_like,
     keep_type,
 )
+from engine.work import CpuWork
 
 
 def permutation(view: NodeView, rank: int) -> tuple[int, ...]:
@@ -273,6 +275,11 @@ def _lower_trilu(view: Lowering) -> Sequence[Stage]:
     return [(call,)]
 
 
+def _transposed(view: NodeView) -> CpuWork:
+    """A view; who reads it pays for reading it in steps."""
+    return CpuWork(2, passes=(out_nbytes(view),))
+
+
 register(
     OpDef(
         "Transpose",
@@ -282,6 +289,7 @@ register(
         dtypes=ALL,
         epilogue=True,
         tolerance=0.0,
+        cpu=_transposed,
     )
 )
 register(
@@ -295,6 +303,7 @@ register(
         shape_inputs=(1,),
         epilogue=True,
         tolerance=0.0,
+        cpu=copies,
     )
 )
 register(
@@ -308,6 +317,7 @@ register(
         shape_inputs=(1,),
         epilogue=True,
         tolerance=0.0,
+        cpu=copies,
     )
 )
 for _name, _rule in (
@@ -315,7 +325,15 @@ for _name, _rule in (
     ("SpaceToDepth", _infer_space_to_depth),
 ):
     register(
-        OpDef(_name, infer=_rule, lower=_lower_blocks, dtypes=ALL, epilogue=True, tolerance=0.0)
+        OpDef(
+            _name,
+            infer=_rule,
+            lower=_lower_blocks,
+            dtypes=ALL,
+            epilogue=True,
+            cpu=in_steps,
+            tolerance=0.0,
+        )
     )
 register(
     OpDef(

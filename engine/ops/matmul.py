@@ -27,6 +27,7 @@ from engine.ops import (
 from engine.ops._matmul_calls import product_stages
 from engine.ops._matmul_text import PANEL
 from engine.ops._matmul_tiles import PARTS, STYLES, Product
+from engine.ops._matmul_work import gemm_cpu, gemm_gpu, matmul_cpu, matmul_gpu
 from engine.ops._shapes import broadcast_shapes
 from engine.ops._variants import shares_loads
 
@@ -186,6 +187,8 @@ register(
         epilogue=True,
         flops=_flops,
         styles=(*STYLES, *PARTS),
+        cpu=matmul_cpu,
+        gpu=matmul_gpu,
         tolerance=2e-5,
     )
 )
@@ -201,6 +204,8 @@ register(
         epilogue=True,
         flops=_flops,
         styles=(*STYLES, *PARTS),
+        cpu=gemm_cpu,
+        gpu=gemm_gpu,
         tolerance=2e-5,
     )
 )

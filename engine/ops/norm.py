@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from engine.dims import Dim, Guard, at_least, ceildiv, divisible, floordiv, product
 from engine.dtypes import FLOAT32
@@ -25,7 +26,9 @@ from engine.ops import (
 )
 from engine.ops._shapes import infer_same
 from engine.ops._variants import MAX_TRIPS, choose
+from engine.ops._work import FLOAT_NBYTES, SUM_PASSES, in_shape, whole_passes
 from engine.ops.reduce import WORKGROUP, by_workgroup
+from engine.work import GpuWork
 
 ROW_LIMIT = MAX_TRIPS // 3 * WORKGROUP
 
@@ -181,6 +184,12 @@ def _flops(view: NodeView) -> Dim:
     return product(view.shape(0)) * 8
 
 
+def _gpu(view: NodeView) -> GpuWork:
+    """Loads for the mean, the variance and the result."""
+    count = prod(in_shape(view, 0))
+    return GpuWork(1, loads=3 * count, ops=8 * count, nbytes=count * FLOAT_NBYTES)
+
+
 for _op, _since, _infer in (
     ("LayerNormalization", 17, _infer_layer),
     ("RMSNormalization", 23, _infer_rms),
@@ -197,6 +206,8 @@ for _op, _since, _infer in (
             limits="rows over a loop's length; groups that do not divide the channels",
             epilogue=True,
             flops=_flops,
+            cpu=lambda view: whole_passes(view, 14, 2 * SUM_PASSES + 4, 4),
+            gpu=_gpu,
         )
     )
 
@@ -248,6 +259,7 @@ register(
         limits="training",
         epilogue=True,
         flops=lambda view: product(view.shape(0)) * 4,
+        cpu=lambda view: whole_passes(view, 10, 2, 2),
     )
 )
 
@@ -282,6 +294,7 @@ register(
         lower=_lower_lrn,
         epilogue=True,
         flops=lambda view: product(view.shape(0)) * (2 * int(view.attr("size")) + 40),
+        cpu=lambda view: whole_passes(view, 12, 4 + 2 * int(view.attr("size")), 4, functions=1),
     )
 )
 

@@ -27,7 +27,9 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._work import out_nbytes
 from engine.ops.shape import as_content, content, fresh_dims
+from engine.work import CpuWork
 
 
 def pad_amounts(view: NodeView, rank: int) -> list[tuple[Dim, Dim]] | None:
@@ -186,6 +188,11 @@ def _supports_pad(view: NodeView) -> Support:
     return yes_if(*(g for g in guards if g.known is None))
 
 
+def _cpu(view: NodeView) -> CpuWork:
+    calls = 6 if view.attr("mode", "constant") == "constant" else 30
+    return CpuWork(calls, passes=(3 * out_nbytes(view),))
+
+
 register(
     OpDef(
         "Pad",
@@ -199,5 +206,6 @@ register(
         shape_inputs=(1, 3),
         epilogue=True,
         tolerance=0.0,
+        cpu=_cpu,
     )
 )

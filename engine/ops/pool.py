@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from math import prod
 
 from engine.dims import Dim, at_least, bounds, ceildiv, divisible, dmin, product
 from engine.dtypes import INT64
@@ -23,8 +24,10 @@ from engine.ops import (
     yes_if,
 )
 from engine.ops._variants import choose
+from engine.ops._work import FLOAT_NBYTES, SUM_PASSES, in_nbytes, in_shape, integers, out_nbytes
 from engine.target import MAX_WORKGROUPS
 from engine.windows import Windows, windows
+from engine.work import CpuWork, GpuWork
 
 
 def _windows(view: NodeView) -> Windows:
@@ -191,6 +194,40 @@ def _flops(view: NodeView) -> Dim:
     return product(view.out_shape()) * product(view.attr("kernel_shape"))
 
 
+def _cpu(view: NodeView) -> CpuWork:
+    """One axis after the other, a pass for each tap: in steps where the windows are apart."""
+    win, planes = _windows(view), prod(in_shape(view, 0)[:2])
+    size, out, kernel = integers(win.size), integers(win.out), integers(win.kernel)
+    found = CpuWork(6)
+    for axis, taps in enumerate(kernel):
+        count = planes * prod(out[: axis + 1]) * prod(size[axis + 1 :])
+        moved = 2 * FLOAT_NBYTES * count
+        calls, last = 2 * taps + 4, axis == len(kernel) - 1
+        padded = (moved,) if taps > 1 and win.begin[axis] != 0 else ()
+        if last and win.strides[axis] > 1:
+            found += CpuWork(calls, strided=taps * count, passes=padded)
+        else:
+            found += CpuWork(calls, passes=(*padded, *(moved,) * taps))
+    return found
+
+
+CHECKED = 2
+"""A load that may lie outside takes as long as so many others."""
+
+
+def _gpu(view: NodeView) -> GpuWork:
+    """Rows of four windows: each pixel is loaded once for all of them where that is known."""
+    win = _windows(view).without_units()
+    depth, height, width = integers(win.kernel)
+    out = integers(win.out)
+    rows = prod(in_shape(view, 0)[:2]) * out[0] * out[1] * -(-out[2] // 4)
+    stride = win.strides[2]
+    seen = 3 * stride + width if stride <= 2 and width <= 13 else 4 * width
+    loads = CHECKED * rows * depth * height * seen
+    joins = rows * 4 * depth * height * width
+    return GpuWork(1, loads=loads, ops=4 * joins, nbytes=out_nbytes(view))
+
+
 def _global_infer(view: InferView) -> list[TensorType]:
     shape = view.shape(0)
     return [TensorType(view.dtype(0), (*shape[:2], *(1,) * (len(shape) - 2)))]
@@ -274,6 +311,8 @@ def _register_windowed(
             lower=lower,
             epilogue=True,
             flops=_flops,
+            cpu=_cpu,
+            gpu=_gpu,
         )
     )
 
@@ -288,6 +327,8 @@ def _register_global(op_type: str, lower: Callable[[Lowering], list[Stage]]) -> 
             lower=lower,
             epilogue=True,
             flops=_global_flops,
+            cpu=lambda view: CpuWork(6, passes=(SUM_PASSES * in_nbytes(view, 0),)),
+            gpu=lambda view: GpuWork(1, loads=prod(in_shape(view, 0)), nbytes=out_nbytes(view)),
         )
     )
 

@@ -35,6 +35,7 @@ from engine.ops import (
 )
 from engine.ops._quant import along, every, is_single
 from engine.ops._variants import MAX_TRIPS
+from engine.ops._work import SUM_PASSES, whole_passes
 
 MICROSOFT = "com.microsoft"
 LEVEL = ("lib/level.wgsl",)
@@ -261,6 +262,7 @@ register(
         dtypes=frozenset({"float32"}),
         scratch=1,
         flops=lambda view: 6 * product(view.shape(0)),
+        cpu=lambda view: whole_passes(view, 30, 2 * SUM_PASSES + 8, 8),
         tolerance=1e-6,
     )
 )

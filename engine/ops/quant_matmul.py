@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from math import prod
 
 from engine.dims import Dim, equal, product
 from engine.dtypes import INT32
@@ -24,9 +25,12 @@ from engine.ops import (
 )
 from engine.ops._matmul_calls import product_stage
 from engine.ops._matmul_tiles import Zero
+from engine.ops._matmul_work import operands_gpu, product_cpu
 from engine.ops._quant import along, every, is_single, zero_word
+from engine.ops._work import in_shape, out_shape
 from engine.ops.matmul import matrix_product, product_type
 from engine.ops.quant import LEVEL, MICROSOFT, level
+from engine.work import CpuWork, GpuWork
 
 _BYTES = frozenset({"int8", "uint8"})
 _PLACES = {
@@ -46,6 +50,25 @@ def _infer(view: InferView) -> list[ValueType]:
 
 def _flops(view: NodeView) -> Dim:
     return 2 * product(view.out_shape()) * view.shape(0)[-1]
+
+
+def _cpu(view: NodeView) -> CpuWork:
+    """Levels become integers, then floats in which the sums are exact, and integers again."""
+    places, _ = _PLACES[view.node.op_type]
+    converted = sum(prod(in_shape(view, i)) for i in places)
+    found = product_cpu(view, *places)
+    doubled = CpuWork(20, found.products * 2, passes=(12 * converted, 12 * converted))
+    return doubled + CpuWork(0, passes=(40 * converted, 24 * prod(out_shape(view))))
+
+
+def _gpu(view: NodeView) -> GpuWork:
+    places, _ = _PLACES[view.node.op_type]
+    found = operands_gpu(*(in_shape(view, i) for i in places))
+    return dataclasses.replace(found, fmas=UNPACKED * found.fmas)
+
+
+UNPACKED = 4
+"""A multiply-add of levels takes as long as so many of floats."""
 
 
 def _supports(view: NodeView) -> Support:
@@ -124,6 +147,8 @@ def _register(op_type: str, domain: str = "", **rules: object) -> None:
         "epilogue": True,
         "inlines_scalars": True,
         "flops": _flops,
+        "cpu": _cpu,
+        "gpu": _gpu,
         "tolerance": 0.0,
     }
     register(OpDef(op_type, 1 if domain else 10, domain, **{**fields, **rules}))  # type: ignore[arg-type]

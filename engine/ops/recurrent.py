@@ -34,6 +34,8 @@ from engine.ops._activations import Activation, Text, activations, text
 from engine.ops._matmul_calls import product_stage
 from engine.ops._matmul_tiles import Product
 from engine.ops._variants import MAX_TRIPS, choose
+from engine.ops._work import integers
+from engine.work import CpuWork, GpuWork, Products
 
 WORKGROUP = 64
 IN_WORKGROUP = 128
@@ -455,6 +457,33 @@ def _launches(view: NodeView) -> Dim:
     return 3 + found.steps * (2 if two else 1)
 
 
+_STEP_CALLS = {"LSTM": 16, "GRU": 18, "RNN": 6}
+"""Calls of NumPy in a time step of one direction."""
+
+
+def recurrent_cpu(
+    steps: int, sequences: int, directions: int, rows: int, inputs: int, hidden: int, calls: int
+) -> CpuWork:
+    """A product for all inputs, then in each step one with the states, and `calls` more."""
+    once = CpuWork(20, (Products(1, steps * sequences, inputs, rows),))
+    step = CpuWork(calls, (Products(1, sequences, hidden, rows),))
+    return (once + step.times(steps)).times(directions)
+
+
+def _cpu(view: NodeView) -> CpuWork:
+    found = recurrence(view)
+    sizes = (found.steps, found.sequences, found.directions)
+    steps, sequences, directions, hidden, inputs = integers((*sizes, found.hidden, found.inputs))
+    rows, calls = found.cell.gates * hidden, _STEP_CALLS[view.node.op_type]
+    return recurrent_cpu(steps, sequences, directions, rows, inputs, hidden, calls)
+
+
+def _gpu(view: NodeView) -> GpuWork:
+    """Products of one row a sequence: nothing is shared but the loads of states."""
+    (count,) = integers((flops(view),))
+    return GpuWork(1, loads=count // 2)
+
+
 for _name in CELLS:
     register(
         OpDef(
@@ -468,6 +497,8 @@ for _name in CELLS:
             variadic=True,
             flops=flops,
             launches=_launches,
+            cpu=_cpu,
+            gpu=_gpu,
             tolerance=5e-6,
         )
     )

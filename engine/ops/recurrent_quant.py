@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from math import prod
 
 import numpy as np
 
@@ -29,8 +30,10 @@ from engine.ops import (
 )
 from engine.ops._quant import every
 from engine.ops._variants import MAX_TRIPS
+from engine.ops._work import in_shape, integers
 from engine.ops.quant import MICROSOFT, range_stages
-from engine.ops.recurrent import Stages, flops, packed, recurrence, supports
+from engine.ops.recurrent import Stages, flops, packed, recurrence, recurrent_cpu, supports
+from engine.work import CpuWork, GpuWork
 
 X, W, R = range(3)
 W_SCALE, W_ZERO, R_SCALE, R_ZERO = range(8, 12)
@@ -119,6 +122,25 @@ def _lower(view: Lowering) -> Sequence[Stage]:
     ]
 
 
+QUANTIZED_CALLS = 28
+"""Calls of NumPy that quantise the states of an LSTM and scale the sums, in a step."""
+
+
+def _cpu(view: NodeView) -> CpuWork:
+    """An LSTM whose weights become floats in each call, and its states levels in each step."""
+    x, w, r = (in_shape(view, i) for i in range(3))
+    hidden, rows = r[1], r[2]
+    found = recurrent_cpu(x[0], x[1], r[0], rows, x[2], hidden, 16 + QUANTIZED_CALLS)
+    weights = prod(w) + prod(r)
+    return found + CpuWork(20, passes=(12 * weights,) * 3)
+
+
+def _gpu(view: NodeView) -> GpuWork:
+    """Products of one row a sequence: nothing is shared but the loads of states."""
+    (count,) = integers((flops(view),))
+    return GpuWork(1, loads=count // 2)
+
+
 register(
     OpDef(
         "DynamicQuantizeLSTM",
@@ -131,6 +153,8 @@ register(
         variadic=True,
         flops=flops,
         launches=lambda view: 6 + recurrence(view).steps,
+        cpu=_cpu,
+        gpu=_gpu,
         tolerance=2e-3,
     )
 )

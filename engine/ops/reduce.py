@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -34,6 +35,8 @@ from engine.ops import (
 from engine.ops._reductions import Formula, formula, position
 from engine.ops._symbolic import contents
 from engine.ops._variants import MAX_TRIPS, choose
+from engine.ops._work import SUM_PASSES, in_nbytes, in_shape, out_nbytes, out_shape
+from engine.work import CpuWork, GpuWork
 
 WORKGROUP = 64
 CHUNKS = 64
@@ -228,6 +231,20 @@ def _flops(view: NodeView) -> Dim:
     return product(view.shape(0))
 
 
+def _cpu(view: NodeView) -> CpuWork:
+    """Rows that are shorter than a cache line are summed one by one."""
+    shape, result = in_shape(view, 0), prod(out_shape(view))
+    short = bool(shape) and result > 0 and prod(shape) // result < SHORT and prod(shape) > result
+    inner = bool(shape) and out_shape(view)[-1:] != shape[-1:]
+    one_by_one = SHORT * result if short and inner else 0
+    return CpuWork(6, passes=(SUM_PASSES * in_nbytes(view, 0),), strided=one_by_one)
+
+
+def _gpu(view: NodeView) -> GpuWork:
+    return GpuWork(1, loads=prod(in_shape(view, 0)), nbytes=out_nbytes(view))
+
+
+SHORT = 16
 _LIMITS = "more elements for an output than the loops of a workgroup take"
 
 
@@ -249,6 +266,8 @@ def reduction(
             epilogue=True,
             scratch=1,
             flops=_flops,
+            cpu=_cpu,
+            gpu=_gpu,
             tolerance=tolerance,
         )
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from math import prod
 
 import numpy as np
 
@@ -40,6 +41,8 @@ from engine.ops import (
 )
 from engine.ops._resize_text import Sampler, Sampling
 from engine.ops._variants import choose
+from engine.ops._work import in_shape, out_shape
+from engine.work import CpuWork
 
 MODES = frozenset({"nearest", "linear", "cubic"})
 MOST = {"linear": 3, "cubic": 2}
@@ -335,6 +338,21 @@ def _flops(view: NodeView) -> Dim:
     return product(view.out_shape()) * (2 * taps + 8)
 
 
+def _cpu(view: NodeView) -> CpuWork:
+    """One axis after the other: rows are gathered, and weighed where it interpolates."""
+    before, after = in_shape(view, 0), out_shape(view)
+    taps = {"nearest": 1, "linear": 2, "cubic": 4}[str(view.attr("mode", "nearest"))]
+    found, shape = CpuWork(6), list(before)
+    resized = [a for a, (n, m) in enumerate(zip(before, after, strict=True)) if n != m]
+    for axis in sorted(resized, key=lambda a: after[a] / max(before[a], 1)):
+        shape[axis] = after[axis]
+        count, last = prod(shape), axis == len(shape) - 1
+        found += CpuWork(14, strided=taps * count if last else 0, passes=(8 * taps * count,))
+        if taps > 1:
+            found += CpuWork(16 + 4 * taps, passes=(20 * count,) * taps)
+    return found
+
+
 register(
     OpDef(
         "Resize",
@@ -349,5 +367,6 @@ register(
         epilogue=True,
         flops=_flops,
         tolerance=1e-5,
+        cpu=_cpu,
     )
 )

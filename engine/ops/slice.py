@@ -32,8 +32,10 @@ from engine.ops import (
     linear,
     register,
 )
+from engine.ops._work import copies
 from engine.ops.layout import copy_stage
 from engine.ops.shape import as_content, content, content_length, fresh_dims
+from engine.work import CpuWork
 
 FAR = (1 << 31) - 1
 """Slices end at this or later to say "to the end", whatever the size."""
@@ -350,6 +352,11 @@ def _lower_split(view: Lowering) -> Sequence[Stage]:
     ]
 
 
+def _split_cpu(view: NodeView) -> CpuWork:
+    """Views; finding where to cut takes a few calls."""
+    return CpuWork(16 + 2 * len(view.node.outputs))
+
+
 register(
     OpDef(
         "Concat",
@@ -361,6 +368,7 @@ register(
         variadic=True,
         epilogue=True,
         tolerance=0.0,
+        cpu=copies,
     )
 )
 
@@ -375,6 +383,7 @@ register(
         shape_inputs=(1,),
         variadic=True,
         tolerance=0.0,
+        cpu=_split_cpu,
     )
 )
 register(
@@ -388,5 +397,6 @@ register(
         shape_inputs=(1, 2, 3, 4),
         epilogue=True,
         tolerance=0.0,
+        cpu=lambda view: CpuWork(6),
     )
 )

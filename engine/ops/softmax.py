@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from engine.dims import Dim, Guard, at_least, ceildiv, divisible, product
 from engine.ops import (
@@ -19,7 +20,9 @@ from engine.ops import (
 )
 from engine.ops._shapes import infer_same
 from engine.ops._variants import MAX_TRIPS, choose
+from engine.ops._work import FLOAT_NBYTES, SUM_PASSES, in_shape, whole_passes
 from engine.ops.reduce import WORKGROUP, by_workgroup
+from engine.work import GpuWork
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,12 @@ def _supports_hardmax(view: NodeView) -> Support:
     return yes_if(at_least(limit, _rows(view).count, f"a row has at most {limit} elements"))
 
 
+def _gpu(view: NodeView) -> GpuWork:
+    """Two passes of loads for the largest element and the sum, and one that stores."""
+    count = prod(in_shape(view, 0))
+    return GpuWork(1, loads=3 * count, ops=40 * count, nbytes=count * FLOAT_NBYTES)
+
+
 for _op in ("Softmax", "LogSoftmax"):
     register(
         OpDef(
@@ -99,6 +108,8 @@ for _op in ("Softmax", "LogSoftmax"):
             limits="rows over a loop's length",
             epilogue=True,
             flops=lambda view: product(view.shape(0)) * 40,
+            cpu=lambda view: whole_passes(view, 9, 2 * SUM_PASSES + 2, 2, functions=1),
+            gpu=_gpu,
             tolerance=2e-6,
         )
     )

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from engine.costs import DeviceProfile
 from engine.dims import evaluate, symbols_of
 from engine.dtypes import STRING, from_numpy
 from engine.errors import DeviceError, EngineError, InputError, ModelError, UnsupportedOpError
@@ -131,13 +130,14 @@ class InferenceSession:
 
     def _make_runner(self) -> Runner:
         device, options = self._device, self._options
-        profile, constants = DeviceProfile.builtin(), None
+        constants = None
         about: tuple[object, ...] = ()
         if device is None:
-            options = Options("cpu", options.disable)
+            options, profile = Options("cpu", options.disable), calibrate.cpu_profile()
+            about = (profile,)
         else:
             with device.lock, device.guarded("measuring its speed"):
-                profile = calibrate.device_profile(device.wgpu, device.info.title)
+                profile = calibrate.device_profile(device)
             constants = ConstantStore(device)
             tuning = tunings.resolve(self._tuning, device.info, device.target)
             options = replace(options, tuning=tuning)

@@ -237,7 +237,7 @@ class _Works:
 
     def __init__(self) -> None:
         self._dispatches: dict[tuple[Any, ...], tuple[int, ...]] = {}
-        self._nodes: dict[tuple[Any, ...], Mapping[str, costs.Work]] = {}
+        self._nodes: dict[tuple[Any, ...], Mapping[str, tuple[int, int]]] = {}
 
     def dispatch(self, event: Event) -> _Work:
         """Of the whole group of a dispatch, in one repetition."""
@@ -256,9 +256,8 @@ class _Works:
         key = _sizes_key(event)
         if key not in self._nodes:
             sizes = costs.Sizes(event.plan.graph, event.binding)
-            self._nodes[key] = costs.works(event.plan.graph, sizes, event.binding)
-        work = self._nodes[key][event.nodes[0]]
-        return _Work(work.flops, work.cpu_nbytes)
+            self._nodes[key] = costs.amounts(event.plan.graph, sizes)
+        return _Work(*self._nodes[key][event.nodes[0]])
 
 
 def _sizes_key(event: Event) -> tuple[Any, ...]:
@@ -371,15 +370,15 @@ def _least(
         return "", 0.0
     if device == "gpu":
         parts = {
-            "compute": flops / rates.gpu_flops_per_s * 1e3,
-            "memory": nbytes / rates.gpu_bytes_per_s * 1e3,
-            "launch": count * rates.launch_ns / 1e6,
+            "compute": flops / (2 * rates.gpu.fma_per_s) * 1e3,
+            "memory": nbytes / rates.gpu.bytes_per_s * 1e3,
+            "launch": count * rates.gpu.launch_ns / 1e6,
         }
     else:
         parts = {
-            "compute": flops / rates.cpu_flops_per_s * 1e3,
-            "memory": nbytes / rates.cpu_bytes_per_s * 1e3,
-            "overhead": count * rates.cpu_op_ns / 1e6,
+            "compute": flops / rates.cpu.flops_per_s * 1e3,
+            "memory": nbytes / rates.cpu.memory_bytes_per_s * 1e3,
+            "overhead": count * rates.cpu.node_ns / 1e6,
         }
     bound = max(parts, key=lambda name: parts[name])
     return bound, parts[bound]

@@ -38,12 +38,12 @@ def header(found: Profile, model: str) -> list[str]:
         f"a call takes {found.call_ms:.2f} ms, {found.recorded_ms:.2f} ms while it is recorded",
     ]
     if found.rates is not None:
-        rates = found.rates
+        gpu, cpu = found.rates.gpu, found.rates.cpu
         lines.append(
-            f"ceilings: GPU {rates.gpu_flops_per_s / 1e9:.1f} GFLOP/s, "
-            f"{rates.gpu_bytes_per_s / 1e9:.1f} GB/s, launch {rates.launch_ns / 1e3:.0f} us; "
-            f"CPU {rates.cpu_flops_per_s / 1e9:.1f} GFLOP/s, "
-            f"{rates.cpu_bytes_per_s / 1e9:.1f} GB/s, overhead {rates.cpu_op_ns / 1e3:.1f} us"
+            f"ceilings: GPU {2 * gpu.fma_per_s / 1e9:.1f} GFLOP/s, "
+            f"{gpu.bytes_per_s / 1e9:.1f} GB/s, launch {gpu.launch_ns / 1e3:.0f} us; "
+            f"CPU {cpu.flops_per_s / 1e9:.1f} GFLOP/s, "
+            f"{cpu.memory_bytes_per_s / 1e9:.1f} GB/s, overhead {cpu.node_ns / 1e3:.1f} us"
         )
     return lines
 

@@ -66,7 +66,7 @@ def by_hand(x: Any, w: Any, b: Any, attrs: dict[str, Any]) -> Any:
 @pytest.mark.parametrize("name", CASES)
 def test_conv(name: str, nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x_shape, w_shape, attrs = CASES[name]
-    monkeypatch.setattr(conv, "_PIECE_BYTES", nbytes)
+    monkeypatch.setattr(conv, "PIECE_NBYTES", nbytes)
     monkeypatch.setattr(conv, "_FEW_BYTES", 0 if name.startswith("taps") else 3 << 19)
     chance = np.random.default_rng(0)
     x, w = (chance.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))

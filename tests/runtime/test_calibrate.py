@@ -5,96 +5,163 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from engine.costs import DeviceProfile
+from engine.ir import Graph
+from engine.rates import CpuRates, GpuRates
 from engine.runtime import calibrate
+from engine.runtime.calibrate_lab import Chain, Lab, fastest_of_ns, less
+from engine.runtime.device import Device, open_device
+from engine.target import Target
 
-TITLE = "A GPU, driver 1.2 (Vulkan)"
-SOME = dataclasses.replace(DeviceProfile.builtin("lavapipe"), name=TITLE)
+TYPICAL = DeviceProfile.builtin("lavapipe")
 
 
-@pytest.fixture(scope="module")
-def device() -> Any:
-    import wgpu
+def fake_device(title: str = "A GPU, driver 1.2 (Vulkan)", *features: str) -> Any:
+    target = dataclasses.replace(Target.baseline(), features=frozenset(features))
+    return SimpleNamespace(info=SimpleNamespace(title=title, kind="CPU"), target=target)
 
-    adapters = wgpu.gpu.enumerate_adapters_sync()
-    usable = [a for a in adapters if a.info["backend_type"] in ("Vulkan", "Metal", "D3D12")]
-    device = usable[0].request_device_sync()
-    yield device
-    device.destroy()
+
+@pytest.fixture
+def device() -> Device:
+    return open_device()
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Replaces the measurement, which takes a second; returns the titles that it was called for."""
-    titles: list[str] = []
+    """Replaces the measurements, which take seconds; returns what was measured."""
+    measured: list[str] = []
 
-    def measure(device: object, title: str) -> DeviceProfile:
-        titles.append(title)
-        return dataclasses.replace(SOME, name=title)
+    def gpu(device: Any, profile: DeviceProfile) -> GpuRates:
+        measured.append("gpu")
+        return TYPICAL.gpu
 
-    monkeypatch.setattr(calibrate, "measure", measure)
-    return titles
+    def cpu() -> CpuRates:
+        measured.append("cpu")
+        return TYPICAL.cpu
+
+    monkeypatch.setattr(calibrate, "measure_gpu", gpu)
+    monkeypatch.setattr(calibrate, "measure_cpu", cpu)
+    return measured
 
 
 @pytest.mark.gpu
-def test_measured_figures_are_plausible(device: Any) -> None:
-    found = calibrate.measure(device, TITLE)
-    assert found.name == TITLE
+@pytest.mark.slow
+def test_measured_figures_are_plausible(device: Device, tmp_path: Path) -> None:
+    found = calibrate.device_profile(device, folder=tmp_path)
+    assert device.info.title in found.name and np.__version__ in found.name
     assert DeviceProfile.from_json(found.to_json()) == found
-    assert 10**6 < found.gpu_bytes_per_s < 10**14
-    assert 10**7 < found.gpu_flops_per_s < 10**15
-    assert 10**7 < found.cpu_flops_per_s < 10**14
-    assert 10**2 < found.launch_ns < 10**8
-    assert 10**3 < found.submit_ns < 10**9
-    assert 0 < found.cpu_op_ns < 10**7
-    assert 0 < found.download_latency_ns < 10**9
+    assert calibrate.device_profile(device, folder=tmp_path) == found
+    gpu, cpu = found.gpu, found.cpu
+    assert 10**7 < gpu.bytes_per_s < 10**14
+    assert 10**7 < gpu.fma_per_s < 10**15
+    assert 10**2 < gpu.launch_ns < 10**8
+    assert 0 < gpu.readback_ns <= gpu.download_latency_ns < 10**9
+    assert 10**8 < cpu.flops_per_s < 10**14
+    assert 10**8 < cpu.memory_bytes_per_s < 10**13
+    assert 10**3 < cpu.call_ns < 10**8
+    assert 10 < cpu.step_ns < 10**7
+    assert cpu.flops_per_s > cpu.functions_per_s, "a product is faster than a function of floats"
 
 
 @pytest.mark.gpu
-def test_the_product_kernel_multiplies(device: Any) -> None:
-    """A rate is worth something only if the kernel does the work it is counted for."""
-    bench = calibrate._Bench(device)
-    try:
-        size = calibrate._MATRIX
-        x = np.random.default_rng(1).standard_normal((size, size), np.float32)
-        device.queue.write_buffer(bench.buffers[0], 0, x)
-        y = bench._run(bench.product, bench.buffers, 1, size // 8, x.nbytes)
-        np.testing.assert_allclose(y.reshape(size, size), x @ x, rtol=1e-4, atol=1e-3)
-        y = bench._run(bench.scale, bench.buffers, 1, calibrate._LARGE // 16 // 64, x.nbytes)
-        np.testing.assert_allclose(y.reshape(size, size), x * 0.5 + 1, rtol=1e-6)
-    finally:
-        bench.close()
+def test_what_is_measured_computes_what_it_says(device: Device) -> None:
+    """A rate is worth something only if the kernels do the work it is counted for."""
+    chain = Chain.start(1, 4, 6, 6)
+    chain.add("Conv", np.full((4, 1, 3, 3), 1.0, np.float32), group=4, pads=[1, 1, 1, 1])
+    chain.add("Neg")
+    graph = chain.graph()
+    for lab in (Lab(device, TYPICAL), Lab(None, TYPICAL)):
+        (y,) = lab.call(graph)()[0].values()  # type: ignore[index]
+        assert y.shape == (1, 4, 6, 6)
+        assert (y[0, 0, 0, 0], y[0, 3, 2, 2]) == (-4.0, -9.0)
+    assert Lab(device, TYPICAL).work(graph).launches == 1
+
+
+@pytest.mark.gpu
+def test_a_node_can_be_kept_on_the_cpu(device: Device) -> None:
+    chain = Chain.start(8).add("Floor").add("Neg").add("Floor")
+    _, times = Lab(device, TYPICAL).call(chain.graph(), on_cpu=[chain.nodes[1].key])()  # type: ignore[misc]
+    assert (times.dispatches, times.submits) == (2, 2)
+
+
+def test_the_fastest_of_actions_in_turn_counts() -> None:
+    clock = iter([0, 9, 10, 12, 20, 27, 30, 33, *range(100, 1000)])
+    ns = fastest_of_ns([lambda: None, lambda: None], share_s=0.0, clock=lambda: next(clock))
+    assert ns == [1, 1]
+    assert less(100, 30, 20) == 50
+    assert less(100, 99) == 10, "what is known never leaves nothing"
+
+
+def test_noise_never_makes_a_rate_infinite(monkeypatch: pytest.MonkeyPatch) -> None:
+    lab = Lab(None, TYPICAL)
+    calls: list[Graph] = []
+
+    def call(graph: Graph, on_cpu: Any = ()) -> Callable[[], object]:
+        calls.append(graph)
+        return lambda: None
+
+    monkeypatch.setattr(lab, "call", call)
+    monkeypatch.setattr(lab, "fastest_of_ns", lambda *calls: [2000, 1000])
+    graph = Chain.start(4).add("Neg").graph()
+    assert lab.more_ns(graph, graph) == 50
 
 
 def test_a_profile_is_measured_once(tmp_path: Path, counted: list[str]) -> None:
-    first = calibrate.device_profile(None, TITLE, folder=tmp_path / "new" / "folder")
-    again = calibrate.device_profile(None, TITLE, folder=tmp_path / "new" / "folder")
-    assert first == again == SOME
-    assert counted == [TITLE]
-    calibrate.device_profile(None, TITLE + " 2", folder=tmp_path / "new" / "folder")
-    calibrate.device_profile(None, TITLE, folder=tmp_path / "new" / "folder", refresh=True)
-    assert counted == [TITLE, TITLE + " 2", TITLE]
+    folder = tmp_path / "new" / "folder"
+    device = fake_device()
+    first = calibrate.device_profile(device, folder=folder)
+    again = calibrate.device_profile(device, folder=folder)
+    assert first == again
+    assert (first.gpu, first.cpu) == (TYPICAL.gpu, TYPICAL.cpu)
+    assert counted == ["cpu", "gpu"]
+    calibrate.device_profile(fake_device("another GPU"), folder=folder)
+    calibrate.device_profile(fake_device("another GPU", "subgroups"), folder=folder)
+    assert counted == ["cpu", "gpu", "gpu", "gpu"], "the CPU is the same beside every GPU"
+    calibrate.device_profile(device, folder=folder, refresh=True)
+    assert counted[4:] == ["cpu", "gpu"]
+
+
+def test_the_figures_of_numpy_depend_on_its_threads(
+    tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calibrate.device_profile(fake_device(), folder=tmp_path)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    assert "OPENBLAS_NUM_THREADS=7" in calibrate.cpu_title()
+    calibrate.device_profile(fake_device(), folder=tmp_path)
+    assert counted == ["cpu", "gpu", "cpu", "gpu"]
+
+
+def test_without_a_gpu_nothing_is_measured(tmp_path: Path, counted: list[str]) -> None:
+    assert calibrate.cpu_profile(folder=tmp_path) == DeviceProfile.builtin()
+    calibrate.device_profile(fake_device(), folder=tmp_path)
+    found = calibrate.cpu_profile(folder=tmp_path)
+    assert (found.name, found.cpu) == (calibrate.cpu_title(), TYPICAL.cpu)
+    assert counted == ["cpu", "gpu"]
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"name": "x"}', b"\xff\xff", b"[1, 2]"])
 def test_a_damaged_file_is_replaced(
     tmp_path: Path, counted: list[str], caplog: pytest.LogCaptureFixture, content: bytes
 ) -> None:
-    calibrate.device_profile(None, TITLE, folder=tmp_path)
-    (path,) = tmp_path.iterdir()
-    path.write_bytes(content)
+    wanted = calibrate.device_profile(fake_device(), folder=tmp_path)
+    paths = sorted(tmp_path.iterdir())
+    for path in paths:
+        path.write_bytes(content)
     with caplog.at_level(logging.WARNING):
-        assert calibrate.device_profile(None, TITLE, folder=tmp_path) == SOME
-    assert "ignoring the device profile" in caplog.text
-    assert len(counted) == 2
-    assert DeviceProfile.load(path) == SOME
-    assert list(tmp_path.iterdir()) == [path], "nothing temporary is left"
+        assert calibrate.device_profile(fake_device(), folder=tmp_path) == wanted
+    assert caplog.text.count("ignoring the device profile") == 2
+    assert len(counted) == 4
+    assert sorted(tmp_path.iterdir()) == paths, "nothing temporary is left"
+    calibrate.device_profile(fake_device(), folder=tmp_path)
+    assert len(counted) == 4
 
 
 def test_a_folder_that_cannot_be_written_is_no_error(
@@ -102,7 +169,8 @@ def test_a_folder_that_cannot_be_written_is_no_error(
 ) -> None:
     (tmp_path / "file").write_text("")
     with caplog.at_level(logging.WARNING):
-        assert calibrate.device_profile(None, TITLE, folder=tmp_path / "file") == SOME
+        found = calibrate.device_profile(fake_device(), folder=tmp_path / "file")
+    assert found.gpu == TYPICAL.gpu
     assert "could not be kept" in caplog.text
 
 
@@ -111,17 +179,19 @@ def test_the_oldest_files_are_dropped(
 ) -> None:
     monkeypatch.setattr(calibrate, "KEPT_FILES", 2)
     for index in range(4):
-        calibrate.device_profile(None, f"gpu {index}", folder=tmp_path)
+        calibrate.device_profile(fake_device(f"gpu {index}"), folder=tmp_path)
         for path in tmp_path.iterdir():
-            if path.name.startswith(f"gpu-{index}"):
+            if path.name.startswith(f"gpu-gpu-{index}"):
                 os.utime(path, (index, index))
-    names = sorted(path.name[:5] for path in tmp_path.iterdir())
-    assert names == ["gpu-2", "gpu-3"]
+            elif path.name.startswith("cpu"):
+                os.utime(path, (9, 9))
+    names = sorted(path.name[:9] for path in tmp_path.iterdir() if path.name.startswith("gpu"))
+    assert names == ["gpu-gpu-3"]
 
 
 def test_the_default_folder_is_the_platform_s_cache(
     tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calibrate.platformdirs, "user_cache_dir", lambda name: str(tmp_path / name))
-    calibrate.device_profile(None, TITLE)
-    assert len(list((tmp_path / "onnx-wgpu" / "profiles").glob("*.json"))) == 1
+    calibrate.device_profile(fake_device())
+    assert len(list((tmp_path / "onnx-wgpu" / "profiles").glob("*.json"))) == 2

@@ -154,7 +154,7 @@ def test_a_batch_is_split_where_it_would_run_too_long(monkeypatch: pytest.Monkey
         plan = session.plan()
         bound = session._runner.prepared[0].executor.binder.bind(0, {"m": 30, "n": 20})
         ns = [bound.chosen[i].predicted_ns for i in range(len(plan.dispatches))]
-        assert all(n >= plan.profile.launch_ns for n in ns)
+        assert all(n >= plan.profile.gpu.launch_ns for n in ns)
     for limit, least, most in ((3 * max(ns), 24 // 3, 24 // 2), (1, len(ns), len(ns))):
         monkeypatch.setattr(recorder_module, "MAX_SUBMIT_NS", limit)
         with InferenceSession(model, device="gpu", require_gpu=True) as session:
@@ -169,7 +169,7 @@ def test_larger_sizes_are_predicted_to_take_longer() -> None:
     with InferenceSession(model, device="gpu") as session:
         session.run(None, {"a": noise(2, 3), "b": noise(3, 2)})
         binder = session._runner.prepared[0].executor.binder
-        rate = session.plan().profile.gpu_flops_per_s
+        rate = 2 * session.plan().profile.gpu.fma_per_s
         small = binder.bind(0, {"m": 64, "k": 64, "n": 64}).chosen[0].predicted_ns
         large = binder.bind(0, {"m": 2048, "k": 2048, "n": 2048}).chosen[0].predicted_ns
     assert large - small >= 0.99e9 * 2 * (2048**3 - 64**3) / rate

@@ -15,13 +15,13 @@ import pytest
 
 from engine import compiler, lowering, ops
 from engine.bind import Binder
-from engine.costs import DeviceProfile
 from engine.dims import Table, equal
 from engine.ir import Array
 from engine.ops import NodeView, Support, lookup
 from engine.runtime import runner as runner_module
 from engine.runtime.device import Device
 from engine.runtime.session import InferenceSession
+from tests.profiles import round_profile
 from tests.runtime.models import parse
 
 pytestmark = pytest.mark.gpu
@@ -285,19 +285,21 @@ def test_binding_400_kernels_evaluates_one_table(
     print(f"binding {len(plan.dispatches)} dispatches: {min(seconds) * 1e3:.2f} ms")
 
 
-FAST_GPU = DeviceProfile(
-    name="a fast GPU far away",
+FAST_GPU = round_profile(
+    "a fast GPU far away",
     launch_ns=1_000,
     submit_ns=50_000,
-    gpu_flops_per_s=10**13,
-    gpu_bytes_per_s=10**12,
+    fma_per_s=10**13,
+    bytes_per_s=10**12,
     upload_latency_ns=100_000,
     upload_bytes_per_s=10**11,
+    readback_ns=100_000,
     download_latency_ns=100_000,
     download_bytes_per_s=10**11,
-    cpu_flops_per_s=10**10,
-    cpu_bytes_per_s=10**10,
-    cpu_op_ns=1_000,
+    flops_per_s=10**10,
+    panel_bytes_per_s=10**10,
+    memory_bytes_per_s=10**10,
+    node_ns=1_000,
 )
 
 

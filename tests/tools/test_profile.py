@@ -14,11 +14,11 @@ import onnx
 import pytest
 
 from engine.cli import main
-from engine.costs import DeviceProfile
 from engine.runtime.recording import Event
 from engine.runtime.session import InferenceSession
 from engine.tools.profile import Call, Profile, _least, own_ns, profile
 from engine.tools.trace import BODIES, CPU, GPU, TRANSFERS, chrome_trace
+from tests.profiles import round_profile
 from tests.real_models import RealModel, real_models
 from tests.runtime.models import AFFINE, parse
 from tests.runtime.test_recording import LOOP, PRODUCTS
@@ -103,7 +103,14 @@ def test_a_control_flow_node_is_charged_only_for_what_its_bodies_leave() -> None
 
 
 def test_the_bound_is_what_takes_longest() -> None:
-    rates = DeviceProfile("d", 1000, 0, 10**9, 10**9, 0, 1, 0, 1, 10**9, 10**9, 500)
+    rates = round_profile(
+        launch_ns=1000,
+        fma_per_s=5 * 10**8,
+        bytes_per_s=10**9,
+        flops_per_s=10**9,
+        memory_bytes_per_s=10**9,
+        node_ns=500,
+    )
     assert _least("gpu", 1, 5000, 10, rates) == ("compute", pytest.approx(0.005))
     assert _least("gpu", 1, 10, 5000, rates) == ("memory", pytest.approx(0.005))
     assert _least("gpu", 3, 10, 20, rates) == ("launch", pytest.approx(0.003))

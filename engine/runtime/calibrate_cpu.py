@@ -1,0 +1,131 @@
+"""Measures the figures of NumPy, and of the engine's Python around it.
+
+In a model every node finds the caches full of something else. So overheads are those of small
+nodes between large ones, and matrices come from memory, not from the call before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from engine.dtypes import FLOAT32
+from engine.ir import Array, Graph, TensorType, Value
+from engine.rates import CpuRates, DeviceProfile
+from engine.runtime.calibrate_lab import Chain, Lab, fastest_ns, fastest_of_ns, less, rate
+from engine.work import time_ns
+
+_SHARE_S = 0.02
+_BETWEEN = 8
+_ROTATED = 8
+_SQUARES = (96, 384)
+"""BLAS runs the smaller product on one thread: where other work keeps a core busy, threads that
+wait for each other are a hundred times slower."""
+_MORE_STEPS = 13
+"""Calls of NumPy that a LayerNormalization makes and a Relu does not."""
+_WIDE = 1 << 18
+_NEAR = 1 << 14
+_FAR = 1 << 20
+
+
+def measure_cpu() -> CpuRates:
+    """Every figure of NumPy, on as many threads as it uses."""
+    return CpuRates(**_overheads(), **_products(), **_passes())
+
+
+def _overheads() -> dict[str, int]:
+    lab = Lab(None, DeviceProfile.builtin())
+    call, plain, short, long = fastest_of_ns(
+        [
+            lab.call(Chain.start(16).add("Neg").graph()),
+            lab.call(_between("")),
+            lab.call(_between("Relu")),
+            lab.call(_between("LayerNormalization", np.ones(16, np.float32))),
+        ],
+        clock=time.thread_time_ns,
+    )
+    step = less((long - short) // _BETWEEN) // _MORE_STEPS
+    node = less((short - plain) // _BETWEEN, 2 * step)
+    return {"call_ns": less(call, node), "node_ns": node, "step_ns": step}
+
+
+def _between(op_type: str, *constants: Array) -> Graph:
+    """Small nodes between passes over large arrays; without an operator, only the latter."""
+    large = Chain.start(_WIDE).add("Floor")
+    small = Chain((16,), large.values, large.nodes, "small")
+    large.values["small"] = Value("small", TensorType(FLOAT32, (16,)))
+    for index in range(_BETWEEN):
+        large.add("Neg" if index % 2 else "Floor")
+        if op_type:
+            small.add(op_type, *constants)
+    return large.graph(small.last, large.last, inputs=("x", "small"))
+
+
+def _products() -> dict[str, int]:
+    """Products whose size is one extreme each, from the most figures that are known already."""
+    tiny = _matrices(64, 8, 8, 8)
+    few = [_matrices(1, 8, 512, 1024) for _ in range(_ROTATED)]
+    vectors = [_matrices(1, 1, 512, 1024) for _ in range(_ROTATED)]
+    product_ns = fastest_ns(lambda: np.matmul(*tiny), _SHARE_S) // 64
+    flops_per_s = max(_square(size) for size in _SQUARES)
+    few_ns = _in_turn(lambda pair: np.matmul(*pair), few)
+    computed = time_ns(2 * 8 * 512 * 1024, flops_per_s)
+    touched = 4 * (8 * 512 + 512 * 1024 + 8 * 1024)
+    vector_ns = _in_turn(lambda pair: np.matmul(*pair), vectors)
+    return {
+        "product_ns": product_ns,
+        "flops_per_s": flops_per_s,
+        "panel_bytes_per_s": rate(touched, less(few_ns, computed)),
+        "row_bytes_per_s": rate(4 * 512 * 1024, vector_ns),
+    }
+
+
+def _square(size: int) -> int:
+    """Operations a second of a square product."""
+    pair = _matrices(1, size, size, size)
+    return rate(2 * size**3, fastest_ns(lambda: np.matmul(*pair), _SHARE_S))
+
+
+def _matrices(count: int, rows: int, inner: int, columns: int) -> tuple[Array, Array]:
+    lead = (count,) if count > 1 else ()
+    return (
+        np.full((*lead, rows, inner), 0.5, np.float32),
+        np.full((*lead, inner, columns), 0.5, np.float32),
+    )
+
+
+def _in_turn(action: Callable[[Any], object], operands: Sequence[Any]) -> int:
+    """The shortest time of an action on operands that the caches have lost since the last turn."""
+    turns = itertools.cycle(operands)
+    return fastest_ns(lambda: action(next(turns)), _SHARE_S)
+
+
+def _passes() -> dict[str, int]:
+    """Passes over arrays, results in new memory as those of nodes are."""
+    near, far = (np.full(n, 0.5, np.float32) for n in (_NEAR, _FAR))
+    apart, room = np.full((64, 128, 128), 0.5, np.float32), np.empty((64, 64, 64), np.float32)
+    places = np.random.default_rng(0).permutation(_NEAR)
+    out, other = np.empty_like(near), near.copy()
+    others = [np.full(_FAR, 0.5, np.float32) for _ in range(4)]
+    return {
+        "cache_bytes_per_s": rate(
+            3 * near.nbytes, fastest_ns(lambda: np.add(near, other, out=out), _SHARE_S)
+        ),
+        "memory_bytes_per_s": rate(3 * far.nbytes, _in_turn(lambda x: np.add(far, x), others)),
+        "strided_per_s": rate(
+            room.size,
+            fastest_ns(lambda: np.copyto(room, apart[:, ::2, ::2]), _SHARE_S),
+        ),
+        "gathers_per_s": rate(_NEAR, fastest_ns(lambda: near[places], _SHARE_S)),
+        "functions_per_s": rate(
+            _NEAR,
+            less(
+                fastest_ns(lambda: np.exp(near, out=out), _SHARE_S),
+                fastest_ns(lambda: np.negative(near, out=out), _SHARE_S),
+            ),
+        ),
+    }
