@@ -21,7 +21,7 @@ from engine.ir import Array
 
 _CLASSES = {
     "engine.checks": ("Check",),
-    "engine.costs": ("DeviceProfile",),
+    "engine.rates": ("CpuRates", "DeviceProfile", "GpuRates"),
     "engine.dims.expr": ("Symbol", "Apply", "Expr"),
     "engine.dims.guard": ("Guard",),
     "engine.fusion": ("Group", "Fusion"),
