@@ -166,6 +166,7 @@ class Graph:
             constant are optional (initializers listed as inputs).
         captures: names that a body reads from the enclosing graphs; empty in a top-level graph.
         opset: domain ("" is ai.onnx) to version.
+        told: constants that a call has told, or that follow from these; the others are weights.
     """
 
     nodes: tuple[Node, ...]
@@ -175,6 +176,7 @@ class Graph:
     captures: tuple[str, ...] = ()
     opset: Mapping[str, int] = field(default_factory=dict)
     name: str = ""
+    told: frozenset[str] = frozenset()
 
     @cached_property
     def producer(self) -> Mapping[str, Node]:

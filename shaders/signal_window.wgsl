@@ -1,11 +1,12 @@
 // A window of cosines: mean - first * cos(a) + second * cos(2 a), a a turn of the period.
+// Where they begin it is `edge`; with s = sin(a / 2), cos(a) is 1 - 2 s^2, which is exact there.
 // spec: ONNX HannWindow-17, HammingWindow-17, BlackmanWindow-17
 // y: [size] f32
 // dispatch: one workgroup computes WORKGROUP_SIZE elements
 struct Params {
     size: u32,
     period: u32,
-    mean: f32,
+    edge: f32,
     first: f32,
     second: f32,
 }
@@ -25,9 +26,9 @@ fn main(
     if (i >= params.size) {
         return;
     }
-    let angle = f32(i) / f32(params.period) * 6.28318531;
-    let cosine = cos_f32(angle);
-    // cos(2 a) = 2 cos(a)^2 - 1
-    let twice = 2.0 * cosine * cosine - 1.0;
-    store_y(i, (params.mean - params.first * cosine) + params.second * twice);
+    let nearer = min(i, params.period - min(i, params.period));
+    let sine = sin_f32(f32(nearer) / f32(params.period) * 3.14159265);
+    let rise = 2.0 * sine * sine;
+    let slope = params.first - 2.0 * params.second * (2.0 - rise);
+    store_y(i, params.edge + rise * slope);
 }

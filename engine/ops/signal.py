@@ -106,7 +106,7 @@ def _lower_window(view: Lowering) -> Sequence[Stage]:
     words: dict[str, Dim | float] = {
         "size": size,
         "period": dmax(size if view.attr("periodic", 1) else size - 1, 1),
-        "mean": mean,
+        "edge": mean - first + second,
         "first": first,
         "second": second,
     }

@@ -72,6 +72,7 @@ class Inference:
         self.applied: list[str] = []
         self.near_misses: list[str] = []
         self.minted: list[str] = []
+        self.told: set[str] = set()
         self._taken = set(taken)
 
     def fresh(self, name: str) -> Dim:
@@ -95,6 +96,7 @@ class Inference:
         for name in graph.captures:
             values[name] = outer[name]
         work = graph.replace(nodes=(), values=values)
+        self.told |= graph.told
         todo = list(reversed(graph.nodes))
         kept: list[Node] = []
         while todo:
@@ -112,7 +114,8 @@ class Inference:
                 kept.append(node)
         used = {n for node in kept for n in node.reads} | set(graph.outputs)
         captures = tuple(n for n in graph.captures if n in used)
-        return graph.replace(captures=captures).rebuild(kept, values.values())
+        told = frozenset(self.told)
+        return graph.replace(captures=captures, told=told).rebuild(kept, values.values())
 
     def _explicit_axes(self, node: Node, values: dict[str, Value]) -> Node:
         """Squeeze without axes, where a size decides about the rank => Squeeze with axes, under
@@ -254,6 +257,8 @@ class Inference:
                 self._compute(node, values)
         if any(values[n].constant is None for n in node.writes):
             return False
+        if self.told.intersection(node.reads):
+            self.told.update(node.writes)
         self.applied.append(f"{node.op_type} {node.name or node.key!r} is constant")
         return True
 
@@ -283,7 +288,7 @@ class Inference:
         if node.op_type in _RANDOM or not node.writes:
             return False
         rule = ops.definition(node)
-        if rule is not None and rule.random:
+        if rule is not None and (rule.random or self._fills(rule, node)):
             return False
         if all(values[n].constant is not None for n in node.writes):
             return False
@@ -294,6 +299,12 @@ class Inference:
             if training is None or training.any():
                 return False
         return self._worth(node, values)
+
+    def _fills(self, rule: ops.OpDef, node: Node) -> bool:
+        """Whether a kernel makes a tensor of sizes that this call has told, which may change."""
+        places = range(len(node.inputs))
+        sized = rule.lower is not None and all(i in rule.shape_inputs for i in places)
+        return sized and bool(self.told.intersection(node.inputs))
 
     @staticmethod
     def _worth(node: Node, values: Mapping[str, Value]) -> bool:

@@ -51,7 +51,7 @@ def typed(graph: Graph, feeds: Mapping[str, Any]) -> Graph:
 
 
 def with_contents(graph: Graph, known: Mapping[str, Array]) -> Graph:
-    """The graph with some of its inputs as constants."""
+    """The graph with some of its inputs as constants, which it is told."""
     if not known:
         return graph
     values = dict(graph.values)
@@ -60,7 +60,8 @@ def with_contents(graph: Graph, known: Mapping[str, Array]) -> Graph:
         content.flags.writeable = False
         kind = TensorType(from_numpy(content.dtype), content.shape)
         values[name] = values[name].replace(type=kind, constant=content, dims=None)
-    return graph.replace(values=values, inputs=tuple(n for n in graph.inputs if n not in known))
+    inputs = tuple(n for n in graph.inputs if n not in known)
+    return graph.replace(values=values, inputs=inputs, told=frozenset(known))
 
 
 def specialised(graph: Graph, binding: Mapping[str, int]) -> Graph:

@@ -57,3 +57,18 @@ def test_stand_ins_are_not_taken_for_contents() -> None:
     assert made.explain().nodes[0].device == "cpu"
     made.run(None, {"x": X, "axes": np.array([0], np.int64)})
     assert made.explain().nodes[0].device == "gpu"
+
+
+FILL = """<ir_version: 10, opset_import: ["" : 18]>
+    g (int64[2] s, float[n, m] x) => (float[n, m] y) {
+        ones = ConstantOfShape<value = float[1] {1.0}>(s)
+        y = Add(x, ones) }"""
+
+
+def test_a_tensor_whose_size_a_call_tells_is_no_weight() -> None:
+    with session(FILL) as made:
+        for shape in ((2, 3), (4, 1)):
+            x = np.full(shape, 0.5, np.float32)
+            (got,) = made.run(None, {"s": np.array(shape), "x": x})
+            np.testing.assert_array_equal(got, x + 1)
+        assert ("ConstantOfShape", "gpu") in places(made)
