@@ -13,7 +13,7 @@ from engine.errors import ShapeError
 from engine.ir import Array
 from engine.ops import YES, KernelCall, Lowering, NodeView, Stage, Support, linear, no, yes_if
 from engine.ops._conv_tile import Tile
-from engine.ops._variants import CLEARLY, SHARED_BY, loop_clocks
+from engine.ops._variants import CLEARLY, SHARED_BY, loop_clocks, shares_loads
 from engine.target import MAX_WORKGROUPS, Target
 from engine.windows import Windows
 
@@ -49,6 +49,7 @@ class Geometry:
         batch, group, group_in, group_out: channels are those of one group.
         pack: output channels that lie together in the packed weights.
         columns: pixels of an invocation, if those of a subgroup of 8 share weights; else 0.
+        style: the tile that tuning chose, a name in `STYLES`; "" for none.
     """
 
     win: Windows
@@ -58,6 +59,7 @@ class Geometry:
     group_out: Dim
     pack: int
     columns: int = 0
+    style: str = ""
 
     @property
     def taps(self) -> Dim:
@@ -188,6 +190,45 @@ class Variant:
     when: tuple[Guard, ...] = ()
 
 
+STYLES = {
+    "uniform-8x4": Variant(Tile(8, 4), (64, 1)),
+    "uniform-8x2": Variant(Tile(8, 2), (64, 1)),
+    "uniform-16x1": Variant(Tile(16, 1), (64, 1)),
+    "uniform-8x7": Variant(Tile(8, 7), (64, 1)),
+    "uniform-8x8": Variant(Tile(8, 8), (64, 1)),
+    "spread-4x4": Variant(Tile(4, 4), (8, 8)),
+    **{
+        f"subgroup-{rows}x{columns}": Variant(Tile(rows, columns, shared=True), (SHARED_BY, 1))
+        for rows, columns, _ in _SHARED_TILES
+    },
+}
+"""Tiles by the names that tuning knows them by."""
+
+
+def styled(geo: Geometry, style: str, target: Target) -> Geometry:
+    """A geometry for a style; as it is, if there are no such tiles for it."""
+    wanted = STYLES.get(style)
+    if wanted is None:
+        return geo
+    tile, most = wanted.tile, bounds(geo.group_out)[1] or 8
+    if tile.shared:
+        fits = shares_loads(target) and most >= 8
+        return replace(geo, pack=tile.rows, columns=tile.columns) if fits else geo
+    pack = max(pack_of(geo.group_out), tile.rows) if most > 4 else 4
+    return replace(geo, pack=pack, columns=0, style=style)
+
+
+def _styled_variants(geo: Geometry, width: Dim, wide: bool, step: str) -> list[Variant]:
+    """The tile of a style, first as one that stores four pixels at once."""
+    wanted = STYLES[geo.style]
+    tile = replace(wanted.tile, rows=min(wanted.tile.rows, geo.pack), step=step)
+    whole = divisible(width, 4)
+    found = [replace(wanted, tile=tile)]
+    if wide and tile.columns % 4 == 0 and whole.known is not False:
+        found.insert(0, replace(wanted, tile=replace(tile, wide=True), when=(whole,)))
+    return found
+
+
 @dataclass(frozen=True)
 class Loop:
     """The inner loop of a kernel of register tiles, to estimate its time.
@@ -236,6 +277,8 @@ def variants(
     channels. Tiles are so small that four waves of a small GPU fit beside each other.
     `step` is the distance of neighbouring pixels in the output if it is not 1 (an expression).
     """
+    if geo.style:
+        return _styled_variants(geo, width, wide, step)
     if geo.columns:
         return _shared_variants(geo, width)
     pack, whole = min(geo.pack, 8), divisible(width, 4)

@@ -24,6 +24,7 @@ from engine.ops import _conv_loops as loops
 from engine.ops._conv_strip import Strip
 from engine.ops._conv_tile import Tile
 from engine.ops._convolution import (
+    STYLES,
     Geometry,
     Loop,
     Variant,
@@ -34,6 +35,7 @@ from engine.ops._convolution import (
     pack_of,
     packed_weights,
     shared_tile,
+    styled,
     tile_call,
     trips_of,
     variants,
@@ -105,6 +107,7 @@ def _lower(view: Lowering) -> list[Stage]:
     geo = geometry(view)
     if _is_depthwise(geo):
         return [_depthwise(view, geo)]
+    geo = styled(geo, view.style, view.target)
     stages, packed = packed_weights(view, geo, transposed=False)
     calls = _pointwise(view, geo, packed) if _is_pointwise(geo.win) else _dense(view, geo, packed)
     return [*stages, choose(calls)]
@@ -121,7 +124,7 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     unroll = 2 if geo.columns >= 8 else 4
     loop = Loop(ceildiv(geo.group_in, unroll), unroll, (unroll, 0))
     found = variants(geo, geo.batch, plane, loop, view.target)
-    if not geo.columns:
+    if not geo.columns and not geo.style:
         found.insert(0, Variant(Tile(min(geo.pack, 8), 1), (8, 8), (at_least(2, plane),)))
     calls = []
     for variant in found:
@@ -270,6 +273,7 @@ register(
         flops=flops,
         cpu=conv_cpu,
         gpu=_gpu,
+        styles=tuple(STYLES),
         tolerance=1e-5,
     )
 )
