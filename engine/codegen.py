@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine import dims
-from engine.dims import Dim
+from engine.dims import Dim, product
 from engine.dtypes import DType
 from engine.errors import PlanError
-from engine.fusion import Group
-from engine.indexing import IndexMap, broadcast_strides, index_map
+from engine.fusion import Group, Turned
+from engine.indexing import IndexMap, broadcast_strides, index_map, row_major
 from engine.ir import Graph, Shape
 from engine.layout import Storage
 from engine.ops import Elementwise, NodeView, Walk, definition, is_scalar_constant
@@ -71,6 +71,41 @@ class _Read:
         return i if self.mapping.identity else f"{self.mapping.name}({i})"
 
 
+@dataclass(frozen=True)
+class _Turn:
+    """How the elements of `source` are stored as a Transpose of it would lie.
+
+    Attributes:
+        mapping: from the index of an element of `source` to its place.
+        size: the word of Params that says how many elements there are.
+        whole: whether groups of four neighbours stay together.
+    """
+
+    source: str
+    mapping: IndexMap
+    size: str
+    whole: bool
+
+    def stores(self, name: str, variable: str, wide: bool) -> list[str]:
+        """Statements that store `variable`, the element at index i or the four from i on.
+
+        Neighbours past the last element would land anywhere, so they are left out.
+        """
+
+        def place(i: str) -> str:
+            return i if self.mapping.identity else f"{self.mapping.name}({i})"
+
+        if not wide:
+            return [f"store_{name}({place('i')}, {variable});"]
+        if self.whole:
+            return [f"store4_{name}({place('i')}, {variable});"]
+        lines = [f"store_{name}({place('i')}, {variable}.x);"]
+        for step, lane in enumerate("yzw", 1):
+            store = f"store_{name}({place(f'i + {step}u')}, {variable}.{lane});"
+            lines.append(f"if (i + {step}u < params.{self.size}) {{ {store} }}")
+        return lines
+
+
 def _inner_stride(sizes: Shape, strides: Shape) -> int | None:
     """Stride of the last axis if groups of four never straddle it, else None."""
     if sizes and dims.mod(sizes[-1], 4) == 0 and strides[-1] in (0, 1):
@@ -103,6 +138,25 @@ class _Builder:
             make = self._word if is_scalar_constant(self.graph, value) else self._buffer
             self.reads[value, walk] = make(value, walk)
         return self.reads[value, walk]
+
+    def turn(self, turned: Turned, name: str) -> _Turn:
+        """Declares the places of a value that is stored as a Transpose of it."""
+        tensor = self.graph.tensor(turned.node.inputs[0])
+        if tensor is None or tensor.shape is None:
+            raise PlanError(f"the shape of {turned.node.inputs[0]!r} is unknown")
+        shape = tensor.shape
+        order = NodeView(self.graph, turned.node).attr("perm") or range(len(shape))[::-1]
+        strides: list[Dim] = [0] * len(shape)
+        for axis, stride in zip(order, row_major([shape[a] for a in order]), strict=True):
+            strides[axis] = stride
+        mapping = index_map(f"to_{name}", shape, strides)
+        size = f"{name}_size"
+        words = [*mapping.params, (size, product(shape))]
+        for word, dim in words:
+            self.params[word] = dim
+            self.fields.append((word, "u32"))
+        whole = mapping.identity or _inner_stride(shape, tuple(strides)) == 1
+        return _Turn(turned.source, mapping, size, whole)
 
     def _word(self, value: str, walk: Walk | None) -> _Read:
         array, tensor = self.graph.constant(value), self.graph.tensor(value)
@@ -167,11 +221,13 @@ def generate(
     made = [n for node in group.nodes for n in node.writes if node is not group.anchor]
     stored = [n for n in group.outputs if n in made or n == start]
     outputs = {name: f"out{i}" for i, name in enumerate(stored)}
+    turns = {t.node.outputs[0]: build.turn(t, outputs[t.node.outputs[0]]) for t in group.turned}
     bodies = []
     for wide in forms:
         entry = _declare(anchor_output, group, first.dtype, wide)
-        bodies.append(_function(entry, build, terms, start, outputs, wide))
+        bodies.append(_function(entry, build, terms, start, outputs, turns, wide))
     maps = [r.mapping.text for r in build.reads.values() if r.mapping and not r.mapping.identity]
+    maps += [t.mapping.text for t in turns.values() if not t.mapping.identity]
     tensors = {name: value for value, name in build.tensors.items()}
     tensors.update({name: value for value, name in outputs.items()})
     fused = Fused(
@@ -192,7 +248,10 @@ def _terms(build: _Builder, group: Group, target: Target) -> list[_Term]:
     """The expressions of a group in order, their operands and parameters declared."""
     made = {name for n in group.nodes for name in n.writes}
     found = []
+    turned = {t.node.key for t in group.turned}
     for index, node in enumerate(group.nodes):
+        if node.key in turned:
+            continue
         view, op = NodeView(build.graph, node, target), definition(node)
         spec, inputs, acc = None, tuple(range(len(node.inputs))), ""
         if op is not None and node is group.anchor:
@@ -232,6 +291,7 @@ def _function(
     terms: Sequence[_Term],
     start: str | None,
     outputs: Mapping[str, str],
+    turns: Mapping[str, _Turn],
     wide: bool,
 ) -> str:
     names: dict[str, str] = {} if start is None else {start: "start"}
@@ -247,7 +307,12 @@ def _function(
         if output in read:
             names.update(_narrowed(build, lines, output, f"v{index}", wide))
     suffix = "4" if wide else ""
-    lines += [f"store{suffix}_{name}(i, {names[value]});" for value, name in outputs.items()]
+    for value, name in outputs.items():
+        turn = turns.get(value)
+        if turn is None:
+            lines.append(f"store{suffix}_{name}(i, {names[value]});")
+        else:
+            lines += turn.stores(name, names[turn.source], wide)
     return f"{entry} {{\n" + "\n".join(f"    {line}" for line in lines) + "\n}\n"
 
 

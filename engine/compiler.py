@@ -77,7 +77,7 @@ def compile_graph(
     on_gpu = {k for k, v in placed.verdicts.items() if v.device == "gpu"} - views
     live = _live_nodes(graph, on_gpu, views, symbols)
     appends = _appends(graph, options, on_gpu & live)
-    fused = fuse(graph, lambda n: n.key in on_gpu & live, target, options.disable, appends)
+    fused = fuse(graph, lambda n: n.key in on_gpu & live, target, options.disable, appends, roots)
     cpu_nodes = [n for n in graph.nodes if n.key in live - on_gpu - views]
     sizes = frozenset(n for n, v in graph.values.items() if v.dims is not None)
     constants = {n for n, v in graph.values.items() if v.constant is not None}

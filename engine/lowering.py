@@ -68,6 +68,7 @@ class Lowerer:
         return narrow == "f16" and "shader-f16" in self.target.features
 
     def lower(self, group: Group) -> list[Dispatch]:
+        self.loose.update(self.root(t.node.outputs[0]) for t in group.turned)
         if group.anchor is None:
             call = self._elementwise_call(group)
             return [self._dispatch(group, (call,), fuse=True)]

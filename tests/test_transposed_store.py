@@ -1,0 +1,88 @@
+"""A Transpose behind a kernel is done where the kernel stores, if nothing gets mixed up."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx.parser
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import engine
+from engine.ir import Array
+
+pytestmark = pytest.mark.gpu
+CHANCE = np.random.default_rng(0)
+
+
+def floats(*shape: int) -> Array:
+    return CHANCE.standard_normal(shape).astype(np.float32)
+
+
+def labels(text: str, *disable: str, **feeds: Array) -> list[str]:
+    """What the dispatches of a model compute, once its outputs are those of the reference."""
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    with engine.InferenceSession(model, device="gpu", disable=disable) as session:
+        found = session.run(None, feeds)
+        wanted = ReferenceEvaluator(model).run(None, feeds)
+        for mine, right in zip(found, wanted, strict=True):
+            assert mine.dtype == right.dtype and mine.shape == right.shape
+            np.testing.assert_allclose(
+                mine.astype(np.float64), right.astype(np.float64), rtol=1e-5, atol=1e-5
+            )
+        return list(dict.fromkeys(d.label for d in session.plan().dispatches))
+
+
+@pytest.mark.parametrize("n", [1, 3])
+@pytest.mark.parametrize("width", [8, 7])
+def test_heads_are_split_by_the_product_that_makes_them(n: int, width: int) -> None:
+    text = f"""g (float[n, 5, 8] x, float[8, {3 * width}] w, int64[4] s = {{0, 5, 3, {width}}})
+        => (float[n, 3, 5, {width}] y) {{
+        a = MatMul(x, w)  b = Relu(a)  r = Reshape(b, s)
+        y = Transpose<perm = [0, 2, 1, 3]>(r) }}"""
+    feeds = {"x": floats(n, 5, 8), "w": floats(8, 3 * width)}
+    assert labels(text, **feeds) == ["MatMul + Relu + Transpose"]
+    assert labels(text, "transposed-store", **feeds) == ["MatMul + Relu", "Transpose"]
+
+
+def test_channels_go_last() -> None:
+    text = """g (float[2, 3, 7, 5] x, float[6, 3, 3, 3] w) => (float[2, 7, 5, 6] y) {
+        a = Conv<pads = [1, 1, 1, 1]>(x, w)  y = Transpose<perm = [0, 2, 3, 1]>(a) }"""
+    assert labels(text, x=floats(2, 3, 7, 5), w=floats(6, 3, 3, 3)) == ["Conv + Transpose"]
+
+
+def test_neighbours_past_the_end_are_not_stored() -> None:
+    """Seven elements are computed in two fours, and the eighth has a place inside the output."""
+    text = """g (float[7, 3, 1] x) => (float[3, 7, 1] y) {
+        a = Exp(x)  y = Transpose<perm = [1, 0, 2]>(a) }"""
+    assert labels(text, x=floats(7, 3, 1)) == ["Exp + Transpose"]
+
+
+def test_what_is_needed_in_both_orders_is_stored_twice() -> None:
+    text = """g (float[4, 6] x) => (float[6, 4] y, float[1, 24] q) {
+        a = Exp(x)  y = Transpose(a)  q = Flatten<axis = 0>(a) }"""
+    assert labels(text, x=floats(4, 6)) == ["Exp + Transpose"]
+
+
+def test_what_follows_a_transpose_may_have_it_in_front() -> None:
+    text = """g (float[5, 3] x) => (float[3, 5] z) { a = Exp(x)  y = Transpose(a)  z = Neg(y) }"""
+    assert labels(text, x=floats(5, 3)) == ["Exp", "Transpose + Neg"]
+
+
+@pytest.mark.parametrize(
+    ("rest", "groups"),
+    [
+        ("y = Add(a, t)", ["Exp", "Transpose + Add"]),
+        ("m = MatMul(t, t)  y = Add(a, m)", ["Exp + Transpose", "MatMul + Add"]),
+    ],
+)
+def test_a_kernel_does_not_read_what_it_stores(rest: str, groups: list[str]) -> None:
+    text = f"g (float[5, 5] x) => (float[5, 5] y) {{ a = Exp(x)  t = Transpose(a)  {rest} }}"
+    assert labels(text, x=floats(5, 5)) == groups
+
+
+@pytest.mark.parametrize("kind", ["float16", "int32", "uint8"])
+def test_narrow_types(kind: str) -> None:
+    text = f"g ({kind}[5, 7] x) => ({kind}[7, 5] y) {{ a = Mul(x, x)  y = Transpose(a) }}"
+    feeds = {"x": CHANCE.integers(0, 9, (5, 7)).astype(kind)}
+    assert labels(text, **feeds) == ["Mul + Transpose"]
