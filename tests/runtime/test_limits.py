@@ -144,8 +144,8 @@ def test_int64_out_of_range_goes_to_the_cpu_and_comes_back() -> None:
 
 
 def test_a_batch_is_split_where_it_would_run_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    layers = " ".join(f"t{i} = Softmax(s{i}) s{i + 1} = Transpose(t{i})" for i in range(12))
-    model = parse(f"deep (float[m,n] s0) => (float[p,q] s12) {{ {layers} }}")
+    layers = " ".join(f"t{i} = Softmax(s{i}) s{i + 1} = Transpose(t{i})" for i in range(24))
+    model = parse(f"deep (float[m,n] s0) => (float[p,q] s24) {{ {layers} }}")
     x = noise(30, 20)
     with InferenceSession(model, device="gpu", require_gpu=True) as session:
         (want,) = session.run(None, {"s0": x})
