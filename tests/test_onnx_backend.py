@@ -81,11 +81,11 @@ def model() -> onnx.ModelProto:
         [
             helper.make_tensor_value_info("s", TensorProto.INT64, [1]),
             helper.make_tensor_value_info("x", TensorProto.FLOAT, [1, 2]),
-            helper.make_tensor_value_info("m", TensorProto.FLOAT, [2, 2]),
+            helper.make_tensor_value_info("m", TensorProto.DOUBLE, [2, 2]),
         ],
         [
             helper.make_tensor_value_info("y", TensorProto.FLOAT, [2]),
-            helper.make_tensor_value_info("d", TensorProto.FLOAT, []),
+            helper.make_tensor_value_info("d", TensorProto.DOUBLE, []),
         ],
         [helper.make_tensor("s", TensorProto.INT64, [1], [2])],
     )
@@ -95,7 +95,7 @@ def model() -> onnx.ModelProto:
 @pytest.mark.parametrize("device", DEVICES)
 def test_inputs_by_position_and_by_name(device: str) -> None:
     rep = backend.prepare(model(), device)
-    square = np.array([[1, 2], [3, 4]], np.float32)
+    square = np.array([[1, 2], [3, 4]], np.float64)
     for inputs in ([X, square], {"m": square, "x": X, "s": np.array([2])}):
         y, d = rep.run(inputs)
         np.testing.assert_array_equal(y, [0, 2])

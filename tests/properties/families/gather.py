@@ -71,15 +71,14 @@ def gather_nd(op: str, form: Form, data: Data) -> Case:
 
 
 def reduction(op: str, form: Form, opset: int, dtype: np.dtype[Any]) -> dict[str, Any]:
-    """Reductions run on the CPU, so only a part of the cases has one."""
-    if opset < 16 or dtype == np.bool_ or not form.chance(0.2):
+    if opset < 16 or dtype == np.bool_ or not form.chance(0.5):
         return {}
     return {"reduction": form.one_of(["add", "mul", *(["max", "min"] if opset >= 18 else [])])}
 
 
 @draws("ScatterElements")
 def scatter_elements(op: str, form: Form, data: Data) -> Case:
-    """No place twice: which update wins is not defined."""
+    """Some places more than once, of whose updates the last one wins."""
     opset = form.opset(op)
     dtype = form.dtype(op, opset)
     rank = form.rank(1, 5)
@@ -89,6 +88,8 @@ def scatter_elements(op: str, form: Form, data: Data) -> Case:
     rng = data.generator()
     lines = np.broadcast_to(np.arange(shape[axis]), (*np.delete(picks, axis % rank), shape[axis]))
     order = np.moveaxis(rng.permuted(lines, axis=-1)[..., : picks[axis]], -1, axis)
+    if data.chance(0.4):
+        order = rng.integers(0, shape[axis], order.shape)
     indices = np.where(rng.random(order.shape) < 0.3, order - shape[axis], order)
     x = data.array(dtype, shape, edges=SPECIAL)
     updates = data.array(dtype, indices.shape)
@@ -108,6 +109,8 @@ def scatter_nd(op: str, form: Form, data: Data) -> Case:
     shape = data.shape(rank, 1)
     places = np.stack(np.indices(shape[:depth]), axis=-1).reshape(-1, depth)
     chosen = data.generator().permutation(len(places))[: data.int(0, min(len(places), 9))]
+    if data.chance(0.4):
+        chosen = data.generator().integers(0, len(places), len(chosen) * 2)
     indices = places[chosen] - (np.asarray(shape[:depth]) if data.chance(0.3) else 0)
     x = data.array(dtype, shape, edges=SPECIAL)
     updates = data.array(dtype, (len(chosen), *shape[depth:]))

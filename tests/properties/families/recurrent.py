@@ -79,3 +79,43 @@ def recurrent(op: str, form: Form, data: Data) -> Case:
 
     later = dataclasses.replace(case, attrs={**attrs, "layout": 1})
     return dataclasses.replace(later, oracle=oracle, because=BECAUSE)
+
+
+@draws("com.microsoft:DynamicQuantizeLSTM")
+def rounded(op: str, form: Form, data: Data) -> Case:
+    """Weights so small that one level more or less, by rounding, changes little."""
+    direction = form.one_of(["forward", "reverse", "bidirectional"])
+    directions = 2 if direction == "bidirectional" else 1
+    hidden, width = form.one_of([3, 1, 4, 8]), form.one_of([2, 1, 4, 5])
+    kind = np.dtype(form.one_of([np.int8, np.uint8]))
+    scales = (directions, 4 * hidden) if form.chance(0.3) else (directions,)
+    given = {name: form.chance(0.6) for name in ("b", "h", "c")}
+    fixed = Data(form)
+    steps, batch = data.int(1, 6), data.int(1, 3)
+    floats = np.dtype(np.float32)
+
+    def weights(rows: int) -> tuple[Array, Array, Array]:
+        levels = fixed.integers(kind, (directions, rows, 4 * hidden), -(2**31), 2**31)
+        points = np.full(scales, 128 if kind.kind == "u" else 0, kind)
+        return levels, fixed.floats(floats, scales, 0.0005, 0.002), points
+
+    w, w_scale, w_zero = weights(width)
+    r, r_scale, r_zero = weights(hidden)
+    state = (directions, batch, hidden)
+    values: list[Array | None] = [
+        data.floats(floats, (steps, batch, width), -1, 1),
+        w,
+        r,
+        fixed.floats(floats, (directions, 8 * hidden), -1, 1) if given["b"] else None,
+        None,
+        data.floats(floats, state, -1, 1) if given["h"] else None,
+        data.floats(floats, state, -1, 1) if given["c"] else None,
+        None,
+        *(w_scale, w_zero, r_scale, r_zero),
+    ]
+    attrs = {"direction": direction, "hidden_size": hidden}
+    because = "it has no operators of com.microsoft"
+    constants = tuple(i for i in (1, 2, 3, 8, 9, 10, 11) if values[i] is not None)
+    return Case(
+        values, attrs, 21, (True,) * 3, constants, tol=5e-3, oracle="runtime", because=because
+    )
