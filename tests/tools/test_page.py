@@ -114,6 +114,7 @@ def test_a_person_searches_picks_and_filters(tmp_path: Path) -> None:
       const chip = document.querySelector('[data-device="cpu"]');
       chip.click();
       seen.hidden = document.querySelectorAll(".card.off").length;
+      seen.left = document.querySelectorAll(".amount:not(.off)").length;
       chip.click();
       seen.shown = document.querySelectorAll(".card.off").length;
       const place = () => document.getElementById("world").getAttribute("transform");
@@ -152,7 +153,7 @@ def test_a_person_searches_picks_and_filters(tmp_path: Path) -> None:
     assert "float64[n, 64] = [100, 64]" in seen["panel"]
     assert "no kernel computes with float64" in seen["panel"]
     assert seen["none"] == "nothing" and seen["cleared"] == 0
-    assert (seen["hidden"], seen["shown"]) == (3, 0)
+    assert (seen["hidden"], seen["left"], seen["shown"]) == (3, 2, 0)
     assert seen["zoomed"] and seen["still"]
     assert seen["tip"].startswith("Erf e") and "predicted" in seen["tip"]
     assert "50 %of 6 computing nodes on the GPU" in seen["summary"]
@@ -191,6 +192,7 @@ def test_the_address_can_name_a_node(tmp_path: Path) -> None:
     assert visit(page, tmp_path, script, "#node=absent").found is None
 
 
+@pytest.mark.slow
 def test_a_thousand_nodes_are_drawn_within_seconds(tmp_path: Path) -> None:
     found = big()
     assert len(found.nodes) == 8 * BLOCKS + 12 and len(found.subgraphs) == 25
@@ -220,6 +222,7 @@ def test_a_thousand_nodes_are_drawn_within_seconds(tmp_path: Path) -> None:
     assert went.found["ms"] < 2000 and went.found["whole"] < 8000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_picture_of_it_shows_both_devices(tmp_path: Path, dark: bool) -> None:
     picture = screenshot(explain_page(report(text=BETWEEN), "m"), tmp_path, dark)

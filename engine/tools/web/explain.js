@@ -177,7 +177,7 @@ const edges = drawing.edges.map((edge, i) => {
   return parts;
 });
 
-const told = new Set();
+const told = new Set(), amounts = [];
 drawing.edges.forEach((edge) => {
   const key = `${edge.transfer} ${edge.from} ${edge.value}`;
   if (!edge.transfer || told.has(key)) return;
@@ -196,6 +196,7 @@ drawing.edges.forEach((edge) => {
   made.append(shape("title"));
   made.lastChild.textContent = `${edge.transfer} of ${edge.value}, ${bytes(edge.nbytes)} a call`;
   layers.amounts.append(made);
+  amounts.push([made, edge]);
 });
 
 // Moving about
@@ -464,6 +465,7 @@ function filter() {
   });
   const gpu = hidden.has("gpu");
   layers.groups.classList.toggle("off", gpu);
+  amounts.forEach(([made, edge]) => made.classList.toggle("off", off(edge.from) || off(edge.to)));
 }
 function key(path, label) {
   const picture = shape("svg", { viewBox: "0 0 30 14" });
