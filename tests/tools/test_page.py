@@ -135,6 +135,10 @@ def test_a_person_searches_picks_and_filters(tmp_path: Path) -> None:
       erf.dispatchEvent(new PointerEvent("pointermove", over));
       const tip = document.getElementById("tip");
       seen.tip = tip.hidden ? "" : tip.textContent;
+      document.querySelector(".reason .link").click();
+      seen.refused = [...document.querySelectorAll(".card.hit .op")].map((t) => t.textContent);
+      document.querySelector("tr[data-slow]").click();
+      seen.slowest = document.querySelector(".card.picked .op").textContent;
       seen.summary = document.getElementById("summary").textContent;
       return seen;
     """
@@ -154,6 +158,9 @@ def test_a_person_searches_picks_and_filters(tmp_path: Path) -> None:
     assert "no kernel computes with float64" in seen["panel"]
     assert seen["none"] == "nothing" and seen["cleared"] == 0
     assert (seen["hidden"], seen["left"], seen["shown"]) == (3, 2, 0)
+    assert seen["refused"] == ["Cast", "Erf", "Cast"]
+    slowest = max(report(text=BETWEEN).nodes, key=lambda n: n.predicted_ms or 0)
+    assert seen["slowest"] == slowest.op_type
     assert seen["zoomed"] and seen["still"]
     assert seen["tip"].startswith("Erf e") and "predicted" in seen["tip"]
     assert "50 %of 6 computing nodes on the GPU" in seen["summary"]

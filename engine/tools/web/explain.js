@@ -406,18 +406,19 @@ svg.addEventListener("click", (event) => {
 let hits = [], hit = -1;
 function search(query) {
   const words = query.toLowerCase().split(/\s+/).filter(Boolean);
-  const matches = (text) => words.every((word) => text.includes(word));
-  hits = [];
+  const matches = (...texts) => words.length > 0 && words.every((word) => texts.join(" ").toLowerCase().includes(word));
+  const found = report.nodes.map((node) => matches(
+    node.op_type, node.name, node.device, node.reason, node.fused_into, ...node.origin, ...node.inputs, ...node.outputs,
+  ));
+  highlight(words.length > 0, found, drawing.ends.map((end) => matches(end.kind, end.name)));
+}
+function highlight(searching, nodes, others = []) {
+  cards.forEach((card, i) => card.classList.toggle("hit", nodes[i]));
+  ends.forEach((end, i) => end.classList.toggle("hit", Boolean(others[i])));
+  hits = nodes.flatMap((match, i) => (match ? [i] : []));
   hit = -1;
-  report.nodes.forEach((node, i) => {
-    const all = [node.op_type, node.name, node.device, node.reason, node.fused_into, ...node.origin, ...node.inputs, ...node.outputs];
-    const match = words.length > 0 && matches(all.join(" ").toLowerCase());
-    cards[i].classList.toggle("hit", match);
-    if (match) hits.push(i);
-  });
-  drawing.ends.forEach((end, i) => ends[i].classList.toggle("hit", words.length > 0 && matches(`${end.kind} ${end.name}`.toLowerCase())));
-  svg.classList.toggle("searching", words.length > 0);
-  find("found").textContent = words.length ? (hits.length ? plural(hits.length, "node") : "nothing") : "";
+  svg.classList.toggle("searching", searching);
+  find("found").textContent = searching ? (hits.length ? plural(hits.length, "node") : "nothing") : "";
 }
 function step(by) {
   if (!hits.length) return;
@@ -501,14 +502,43 @@ function summarise() {
   const sizes = Object.entries(report.binding).map(([name, size]) => `${name}=${size}`);
   if (sizes.length) section.append(element("div", { class: "note" }, `at ${sizes.join(", ")}`));
   if (report.reasons.length) section.append(element("h2", {}, "On the CPU because"), ...report.reasons.map(reasonText));
+  section.append(element("h2", {}, report.measured ? "Most time, as measured" : "Most time, as predicted"), slowestTable());
   if (report.subgraphs.length) section.append(element("h2", {}, "Subgraphs, in order"), subgraphTable());
   if (report.transfers.length) section.append(element("h2", {}, "Transfers"), transferTable());
 }
+function slowestTable() {
+  const seen = new Set();
+  const units = [];
+  for (const [i, node] of report.nodes.entries()) {
+    const ms = node.measured_ms ?? node.predicted_ms, unit = node.kernels.length ? `k${node.kernels[0]}` : node.key;
+    if (ms === null || seen.has(unit)) continue;
+    seen.add(unit);
+    units.push({ i, ms, label: node.fused_into || node.op_type, name: node.name });
+  }
+  const whole = units.reduce((sum, unit) => sum + unit.ms, 0);
+  const table = element("table");
+  for (const unit of units.sort((a, b) => b.ms - a.ms).slice(0, 12)) {
+    const line = element(
+      "tr",
+      { "data-slow": unit.i, title: "Show it" },
+      element("td", {}, unit.label, element("div", { class: "note" }, unit.name)),
+      element("td", { class: "number" }, milliseconds(unit.ms), element("div", { class: "note" }, share(unit.ms / whole))),
+    );
+    line.addEventListener("click", () => select(unit.i));
+    table.append(line);
+  }
+  return table;
+}
 function reasonText(group) {
   const made = element("div", { class: "reason" }, group.reason);
-  const first = makerOf.get(group.nodes[0]);
   const ops = Object.entries(group.ops).map(([op, count]) => `${count} ${op}`).join(", ");
-  made.append(element("p", {}, ops, " — ", link(first, "show the first")));
+  const keys = new Set(group.nodes);
+  const showThem = () => {
+    find("search").value = "";
+    highlight(true, report.nodes.map((node) => keys.has(node.key)));
+    fit();
+  };
+  made.append(element("p", {}, ops, " – ", element("button", { class: "link", onclick: showThem }, "show")));
   if (group.price) made.append(element("p", { class: "price" }, group.price));
   return made;
 }
