@@ -210,7 +210,7 @@ def test_a_thousand_nodes_are_drawn_within_seconds(tmp_path: Path) -> None:
     script = """
       const before = performance.now();
       const search = document.getElementById("search");
-      search.value = "transpose";
+      search.value = "softmax";
       search.dispatchEvent(new Event("input"));
       const boxes = [...document.querySelectorAll(".card")].map((c) => c.getBoundingClientRect());
       const stage = document.getElementById("stage").getBoundingClientRect();
