@@ -17,6 +17,8 @@ class Target:
     `software`: a CPU runs the shaders, in a few threads. Then large tiles are best, and nothing is
     gained by loads that are the same for all of a workgroup, nor by more workgroups than threads.
 
+    `mappable`: buffers that kernels use can be mapped, and lie in memory that the CPU shares.
+
     Source: WebGPU, 3.6.2 Limits (the default values) and 3.6.1 Features.
     """
 
@@ -35,6 +37,7 @@ class Target:
     max_loop_trips: int = 60000
     subgroup_size: int = 0
     software: bool = False
+    mappable: bool = False
     features: frozenset[str] = field(default_factory=frozenset)
 
     @classmethod

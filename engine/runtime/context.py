@@ -39,7 +39,7 @@ class ExecutionContext:
         arrived: inputs that lie on the device, as values.
         recorded_ns: predicted time of the dispatches recorded since the last submit.
         chosen, shapes: what the epochs bound so far say, together.
-        submitted: downloads that were encoded and not yet collected.
+        submitted: downloads that were not yet collected, and the buffers to read them from.
         recording: where events go, if the call is recorded.
         probe: is told of every group of nodes, if the call is observed.
         timed: dispatches recorded since the last submit, with the numbers of their queries.
@@ -59,7 +59,7 @@ class ExecutionContext:
     recorded_ns: int = 0
     chosen: dict[int, Chosen] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    submitted: list[str] = field(default_factory=list)
+    submitted: dict[str, Any] = field(default_factory=dict)
     recording: Recording | None = None
     probe: Probe | None = None
     timed: list[tuple[Event, int]] = field(default_factory=list)

@@ -22,7 +22,7 @@ from engine.bind import MAX_REPEATS
 from engine.errors import DeviceError, ShaderError
 from engine.ir import Array
 from engine.runtime import native
-from engine.runtime.targets import WGPU_FEATURES, resolve
+from engine.runtime.targets import MAPPABLE, WGPU_FEATURES, resolve
 from engine.shader import Kernel
 from engine.target import Target
 
@@ -150,6 +150,7 @@ class Device:
         limits = {n.replace("_", "-"): getattr(target, n) for n in Target.limit_names()}
         self.timestamps = _TIMESTAMPS in info.features
         features = {WGPU_FEATURES.get(f, f) for f in target.features}
+        features |= {MAPPABLE} if target.mappable else set()
         features |= {_TIMESTAMPS} if self.timestamps else set()
         try:
             self.wgpu = _usable()[info.index].request_device_sync(

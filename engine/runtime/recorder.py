@@ -25,6 +25,7 @@ from engine.runtime.device import READBACK, REPEAT_NBYTES, STORAGE, UNIFORM, Dev
 from engine.runtime.probe import Observed, Probe
 from engine.runtime.programs import Batch, Program, Timed, batches, chunked, in_turn
 from engine.runtime.recording import Event, Recording
+from engine.runtime.transfers import Transfers
 
 MAX_SUBMIT_NS = 200_000_000
 """Most predicted time of a submit: watchdogs of phones and of Windows end what takes seconds."""
@@ -79,7 +80,7 @@ class Recorder:
         self._dispatches = plan.dispatches
         self._slots: list[Any] = [None] * len(plan.memory.slots)
         self._fixed: dict[str, Any] = {}
-        self._staging: dict[str, Any] = {}
+        self.transfers = Transfers(plan, device)
         self.batches: tuple[Batch, ...] = batches(plan)
         self._groups: dict[tuple[int, int], _Group] = {}
         self._programs: OrderedDict[tuple[int, ...], Program] = OrderedDict()
@@ -96,8 +97,8 @@ class Recorder:
     @property
     def held_nbytes(self) -> int:
         """`nbytes`, and those of the staging and parameter buffers."""
-        more = [*self._staging.values(), *([self._params] if self._params is not None else [])]
-        return self.nbytes + sum(int(b.size) for b in more)
+        params = 0 if self._params is None else int(self._params.size)
+        return self.nbytes + self.transfers.nbytes + params
 
     def compile_all(self) -> None:
         """Compiles every variant: sizes vary, so any of them may be wanted by the next call."""
@@ -114,7 +115,8 @@ class Recorder:
         for slot, nbytes in bound.slot_nbytes.items():
             buffer = self._slots[slot]
             if buffer is None or buffer.size < nbytes:
-                self._slots[slot] = device.buffer(f"slot {slot}", nbytes, STORAGE)
+                usage = STORAGE | self.transfers.usage.get(slot, 0)
+                self._slots[slot] = device.buffer(f"slot {slot}", nbytes, usage)
                 self._generation += 1
         if bound.params and self._written.get(bound.params_offset) != bound.params:
             if self._params is None:
@@ -167,7 +169,8 @@ class Recorder:
 
     def write(self, context: ExecutionContext, name: str, words: Array) -> None:
         """Uploads the buffer words of a value."""
-        self.required().write(self.buffer(context, name), words)
+        own = name not in context.external
+        self.transfers.write(self.required(), name, self.buffer(context, name), words, own)
 
     def encode(self, context: ExecutionContext, number: int) -> None:
         """Records a batch, in as many submits as the time predicted for it needs."""
@@ -350,19 +353,20 @@ class Recorder:
             context.encoder = device.wgpu.create_command_encoder()
 
     def download(self, context: ExecutionContext, name: str) -> None:
-        """Records the copy of a value into its staging buffer."""
+        """Records the copy of a value into its staging buffer, if it is not read in place."""
         shape = context.shapes[name]
         if 0 in shape:
             context.host[name] = np.empty(shape, self.plan.tensor(name).dtype.numpy)
             return
+        source = self.buffer(context, name)
+        if name in self.transfers.read and name not in context.external:
+            context.submitted[name] = source
+            return
         self._open(context)
         nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
-        staging = self._staging.get(name)
-        if staging is None or staging.size < nbytes:
-            staging = self._staging[name] = self.required().buffer(f"read {name}", nbytes, READBACK)
-        source = self.buffer(context, name)
+        staging = self.transfers.staging(self.required(), name, nbytes)
         context.encoder.copy_buffer_to_buffer(source, 0, staging, 0, nbytes)
-        context.submitted.append(name)
+        context.submitted[name] = staging
 
     def submit(self, context: ExecutionContext) -> None:
         """Submits what was recorded, if anything was."""
@@ -395,12 +399,12 @@ class Recorder:
         for name in values:
             if name not in context.submitted:
                 continue
-            context.submitted.remove(name)
+            buffer = context.submitted.pop(name)
             tell(f"waiting for the GPU{_COMPILES if self._fresh else ''}")
             shape = context.shapes[name]
             nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
             start_ns = time.perf_counter_ns()
-            with device.mapped(self._staging[name], nbytes, f"reading {name!r}") as words:
+            with device.mapped(buffer, nbytes, f"reading {name!r}") as words:
                 arrived_ns = time.perf_counter_ns()
                 dtype = self.plan.tensor(name).dtype
                 array = self._storage(name).from_device(words.data, dtype, shape)

@@ -24,6 +24,11 @@ VARIABLE = "ENGINE_TARGET"
 WGPU_FEATURES = {"subgroups": "subgroup", "shader-f16": "shader-f16"}
 """Features that kernels may use, by WebGPU name, and what wgpu calls them."""
 
+MAPPABLE = "mappable-primary-buffers"
+"""wgpu's feature for `Target.mappable`. On adapters with memory of their own it slows kernels."""
+SHARING = ("IntegratedGPU", "CPU")
+"""Types of adapters that share memory with the CPU."""
+
 _PROBE = """
 @group(0) @binding(0) var<storage, read_write> found: array<u32>;
 @compute @workgroup_size(64)
@@ -51,7 +56,8 @@ def resolve(target: Target | str | None, adapter: Any, kind: str) -> Target:
     if name not in NAMES:
         raise DeviceError(f"target {name!r} is not known; there are {', '.join(NAMES)}")
     found = Target.baseline() if name == "baseline" else _offered(adapter, kind)
-    return replace(found, software=is_software(kind))
+    mappable = name != "baseline" and kind in SHARING and MAPPABLE in adapter.features
+    return replace(found, software=is_software(kind), mappable=mappable)
 
 
 def is_software(kind: str) -> bool:
