@@ -1,7 +1,7 @@
 // Maximum, mean or p-norm of sliding windows: four neighbouring outputs of a row per invocation.
 // spec: ONNX MaxPool-22, AveragePool-22, LpPool-22
-// x: [planes, in_d, in_h, in_w] f32
-// y: [planes, out_d, out_h, out_w] f32
+// x: [planes, in_d, in_h, in_w] f32; with MAX also i32 or u32 of 8 bits, which f32 holds
+// y: [planes, out_d, out_h, out_w] as x
 // indices: [planes, out_d, out_h, out_w] i32, with INDICES: flat place in `x` of each maximum
 // flags: MAX, INDICES (with MAX), AVERAGE; neither: p-norm
 // dispatch: one workgroup computes 4 * WORKGROUP_SIZE outputs
@@ -52,7 +52,8 @@ override WORKGROUP_SIZE: u32 = 64u;
 
 fn pixel(row: u32, column: i32) -> f32 {
     let inside = u32(column) < params.in_w;
-    return select(params.outside, load_x(row + select(0u, u32(column), inside)), inside);
+    let value = f32(load_x(row + select(0u, u32(column), inside)));
+    return select(params.outside, value, inside);
 }
 
 //# if MAX

@@ -6,10 +6,13 @@ import math
 from collections.abc import Callable
 from math import prod
 
+import numpy as np
+
 from engine.dims import Dim, at_least, bounds, ceildiv, divisible, dmin, product
 from engine.dtypes import INT64
 from engine.ir import TensorType
 from engine.ops import (
+    FLOATS,
     YES,
     InferView,
     KernelCall,
@@ -56,8 +59,6 @@ def _trips(win: Windows) -> Dim:
 
 
 def _supports(view: NodeView) -> Support:
-    if not view.dtype(0).is_float:
-        return no(f"its kernel takes floats, not {view.dtype(0).name}")
     if len(view.shape(0)) > 5:
         return no("kernels have at most three spatial axes")
     if (bounds(_trips(_windows(view).lead(3)))[1] or 0) > view.target.max_loop_trips:
@@ -107,13 +108,13 @@ def _looped(indices: bool) -> str:
     return "\n".join(" " * 12 + line for line in [*lines, "}"])
 
 
-def _store(wide: bool, indices: bool) -> str:
+def _store(wide: bool, indices: bool, kind: str) -> str:
     if wide:
-        lines = ["store4_y(place, v);"] + ["store4_indices(place, index);"] * indices
+        lines = [f"store4_y(place, vec4<{kind}>(v));"] + ["store4_indices(place, index);"] * indices
     else:
         lines = []
         for j in range(4):
-            calls = f"store_y(place + {j}u, v[{j}]);"
+            calls = f"store_y(place + {j}u, {kind}(v[{j}]));"
             if indices:
                 calls += f" store_indices(place + {j}u, index[{j}]);"
             lines.append(f"if (column + {j}u < params.out_w) {{ {calls} }}" if j else calls)
@@ -136,7 +137,7 @@ def _pool(
     more: dict[str, Dim | float],
 ) -> list[Stage]:
     win = _windows(view).without_units()
-    indices = "INDICES" in flags
+    indices, kind = "INDICES" in flags, view.dtype(0).wgsl
     planes = product(view.shape(0)[:2])
     tiles_w = ceildiv(win.out[2], 4)
     count = planes * win.out[0] * win.out[1] * tiles_w
@@ -150,7 +151,7 @@ def _pool(
             {"tiles": count, "tiles_w": tiles_w, "outside": outside, **win.params(), **more},
             linear(count),
             flags=flags,
-            text={**text, "TAPS": _taps(win, indices), "STORE": _store(wide, indices)},
+            text={**text, "TAPS": _taps(win, indices), "STORE": _store(wide, indices, kind)},
             trips=_trips(win),
             when=(divisible(win.out[2], 4),) if wide else (),
         )
@@ -167,7 +168,9 @@ def _max_pool(view: Lowering) -> list[Stage]:
         d, h, w = _windows(view).without_units().size
         places = (1, d, d * h) if view.attr("storage_order", 0) else (h * w, w, 1)
         more = {f"place_{axis}": n for axis, n in zip("dhw", places, strict=True)}
-    return _pool(view, frozenset(flags), {}, -math.inf, more)
+    dtype = view.dtype(0)
+    least = -math.inf if dtype.is_float else float(np.iinfo(dtype.numpy).min)
+    return _pool(view, frozenset(flags), {}, least, more)
 
 
 def _average_pool(view: Lowering) -> list[Stage]:
@@ -301,11 +304,13 @@ def _register_windowed(
     lower: Callable[[Lowering], list[Stage]],
     supports: Callable[[NodeView], Support] = _supports,
     limits: str = "",
+    dtypes: frozenset[str] = FLOATS,
 ) -> None:
     register(
         OpDef(
             op_type,
             infer=_infer,
+            dtypes=dtypes,
             supports=supports,
             limits=f"more than three spatial axes; windows over a loop's length{limits}",
             lower=lower,
@@ -333,7 +338,7 @@ def _register_global(op_type: str, lower: Callable[[Lowering], list[Stage]]) -> 
     )
 
 
-_register_windowed("MaxPool", _max_pool)
+_register_windowed("MaxPool", _max_pool, dtypes=FLOATS | {"int8", "uint8"})
 _register_windowed("AveragePool", _average_pool)
 _register_windowed("LpPool", _lp_pool, _norm_supports, limits="; p below 1")
 _register_global("GlobalAveragePool", _global_average)
