@@ -138,10 +138,12 @@ class Data(Choices):
         return self.one_of([s for s in SIZES if least <= s <= most])
 
     def shape(self, rank: int, least: int = 0, long: bool = True) -> tuple[int, ...]:
-        """Small sizes, sometimes 0 (unless `least` forbids it), one of them sometimes long."""
-        sizes = [self.size(least) for _ in range(rank)]
+        """Small sizes, one of them sometimes long, or 0 unless `least` forbids it."""
+        sizes = [self.size(1) for _ in range(rank)]
         if rank and long and self.chance(0.3):
             sizes[self.int(0, rank - 1)] = self.one_of(LONG)
+        if rank and not least and self.chance(0.1):
+            sizes[self.int(0, rank - 1)] = 0
         while math.prod(max(s, 1) for s in sizes) > MAX_ELEMENTS:
             sizes[sizes.index(max(sizes))] //= 3
         return tuple(sizes)
