@@ -152,3 +152,11 @@ def test_guards_that_are_decided() -> None:
     assert dims.equal(H, H).known is True
     assert dims.equal(H + 1, 0).known is False
     assert dims.divisible(4 * H, 2).known is True
+
+
+def test_evaluate_agrees_with_tables_and_names_what_is_unbound() -> None:
+    binding = {"n": 7, "h": 3}
+    for dim in (N, N * H, 3 * N * N - H + 2, N // 2 + H, (N + 1) % H * N, N - 7):
+        assert dims.evaluate(dim, binding) == Table((dim,)).evaluate(binding)[0]
+    with pytest.raises(KeyError, match="h"):
+        dims.evaluate(N * H, {"n": 1})

@@ -20,7 +20,14 @@ def evaluate(dim: Dim, binding: Binding) -> int:
     """The integer that `dim` is under `binding`. Raises: KeyError for an unbound symbol."""
     if isinstance(dim, int):
         return dim
-    return Table((dim,)).evaluate(binding)[0]
+    total = 0
+    for monomial, factor in dim.terms:
+        for atom in monomial:
+            if not isinstance(atom, Symbol):
+                return Table((dim,)).evaluate(binding)[0]
+            factor *= binding[atom.name]
+        total += factor
+    return total
 
 
 class Table:

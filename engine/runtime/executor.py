@@ -101,7 +101,7 @@ class Executor:
         context = ExecutionContext(host, {}, dict(binding), CallTimes(), uses=dict(self._uses))
         context.recording, context.probe = recording, probe
         self._place_device_inputs(context, feeds)
-        self._note(context.external, "gpu")
+        self._note(dict.fromkeys(context.external, "gpu"))
         context.wanted = self._host_reads | {
             self.plan.root(n) for n in outputs if n not in on_device
         }
@@ -120,11 +120,10 @@ class Executor:
         context.times.total = time.perf_counter() - start
         return results, context.times
 
-    def _note(self, names: Collection[str], place: str) -> None:
+    def _note(self, places: Mapping[str, str]) -> None:
         if self.places is None:
             self.places = {}
-        for name in names:
-            self.places.setdefault(name, place)
+        self.places.update(places)
 
     def _place_device_inputs(self, context: ExecutionContext, feeds: Mapping[str, Any]) -> None:
         """Buffers of the inputs that are on the device; those that grow get the room they need."""
@@ -210,7 +209,7 @@ class Executor:
             context.times.uploaded_nbytes += words.nbytes
         if context.recording is not None:
             context.recording.add("upload", name, start_ns, self.plan, nbytes=words.nbytes)
-        self._note((name,), "gpu")
+        self._note({name: "gpu"})
         self._release(context, name)
 
     def _host(self, context: ExecutionContext, name: str) -> Any:

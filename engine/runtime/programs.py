@@ -40,7 +40,7 @@ class Program:
         bound: the sizes.
         commands: one by one.
         chunks: the same in groups that fit one submit, with the predicted nanoseconds of each.
-        nodes: keys of the nodes that they compute.
+        places: keys of the nodes that they compute, each with "gpu".
     """
 
     generation: int
@@ -48,7 +48,7 @@ class Program:
     bound: tuple[Bound, ...]
     commands: tuple[Timed, ...]
     chunks: tuple[tuple[tuple[Command, ...], int], ...]
-    nodes: tuple[str, ...]
+    places: Mapping[str, str]
 
 
 def chunked(commands: Sequence[Timed], most_ns: int) -> tuple[tuple[tuple[Command, ...], int], ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -58,7 +58,7 @@ class Recorder:
         binder: the plan's; it places the uniform words.
         device: where; None for a plan without GPU steps.
         constants: the session's weights on the device.
-        note: is told the keys of nodes that were dispatched, and "gpu".
+        note: is told the keys of nodes that were dispatched, each with "gpu".
 
     Attributes:
         batches: the runs of dispatches between other steps.
@@ -70,7 +70,7 @@ class Recorder:
         binder: Binder,
         device: Device | None,
         constants: ConstantStore | None,
-        note: Callable[[Collection[str], str], None],
+        note: Callable[[Mapping[str, str]], None],
     ) -> None:
         self.plan = plan
         self.binder = binder
@@ -189,7 +189,7 @@ class Recorder:
                 self._open(context)
                 record(context.encoder, commands)
         context.times.dispatches += len(program.commands)
-        self._note(program.nodes, "gpu")
+        self._note(program.places)
         context.times.add("encode", time.perf_counter() - start)
 
     def _observe(self, context: ExecutionContext, probe: Probe, program: Program) -> None:
@@ -270,7 +270,7 @@ class Recorder:
             tuple(context.bound),
             commands,
             chunked(commands, MAX_SUBMIT_NS),
-            tuple(dict.fromkeys(n for c in commands for n in self._dispatches[c.index].nodes)),
+            {n: "gpu" for c in commands for n in self._dispatches[c.index].nodes},
         )
 
     def _command(self, context: ExecutionContext, index: int, repetition: int) -> Timed:
