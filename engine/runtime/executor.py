@@ -121,9 +121,7 @@ class Executor:
         return results, context.times
 
     def _note(self, places: Mapping[str, str]) -> None:
-        if self.places is None:
-            self.places = {}
-        self.places.update(places)
+        self.places = {**places, **(self.places or {})}
 
     def _place_device_inputs(self, context: ExecutionContext, feeds: Mapping[str, Any]) -> None:
         """Buffers of the inputs that are on the device; those that grow get the room they need."""
