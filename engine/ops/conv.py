@@ -16,6 +16,7 @@ from engine.ops import (
     OpDef,
     Stage,
     Support,
+    _conv_winograd,
     linear,
     no,
     register,
@@ -107,10 +108,27 @@ def _lower(view: Lowering) -> list[Stage]:
     geo = geometry(view)
     if _is_depthwise(geo):
         return [_depthwise(view, geo)]
+    size = _tile_size(view, geo)
+    if size:
+        return _conv_winograd.stages(view, geo, size)
     geo = styled(geo, view.style, view.target)
     stages, packed = packed_weights(view, geo, transposed=False)
     calls = _pointwise(view, geo, packed) if _is_pointwise(geo.win) else _dense(view, geo, packed)
     return [*stages, choose(calls)]
+
+
+def _tile_size(view: Lowering, geo: Geometry) -> int:
+    """Outputs along an axis of a tile of Winograd's kernels, or 0 for direct ones.
+
+    Transforms move six to eight times the bytes of the input and the output. An integrated GPU has
+    over ten times as many operations a byte as a CPU: there these kernels run if tuned for only.
+    """
+    if view.style:
+        size = _conv_winograd.STYLES.get(view.style, 0)
+        return size if size and _conv_winograd.fits(view, geo, size) else 0
+    if not view.target.software:
+        return 0
+    return _conv_winograd.best_size(view, geo)
 
 
 def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
@@ -273,7 +291,7 @@ register(
         flops=flops,
         cpu=conv_cpu,
         gpu=_gpu,
-        styles=tuple(STYLES),
+        styles=(*STYLES, *_conv_winograd.STYLES),
         tolerance=1e-5,
     )
 )

@@ -18,6 +18,7 @@ from engine import dims
 from engine.dims import Guard
 from engine.errors import ShapeError
 from engine.ops import Lowering, NodeView, definition
+from engine.ops import _conv_winograd as winograd
 from engine.ops._convolution import Geometry, Loop, pack_of, shared_tile, variants
 from engine.ops._variants import shares_loads
 from engine.runtime import targets
@@ -376,6 +377,83 @@ def test_edges_are_what_windows_meet_outside(whole: bool, data: st.DataObject) -
     assert win.edges(columns, whole) == met
     open_win = windows([dims.symbol("n")], [kernel], strides=[stride], pads=pads)
     assert open_win.edges(columns, whole) >= met
+
+
+@given(st.sampled_from(sorted(winograd.POINTS)), st.data())
+def test_winograd_is_exact_in_fractions(size: int, data: st.DataObject) -> None:
+    found, number = winograd.transforms(size), st.integers(-9, 9)
+    x = [data.draw(number) for _ in range(size + 2)]
+    w = [data.draw(number) for _ in range(3)]
+
+    def times(matrix: winograd.Matrix, vector: Sequence[Any]) -> list[Any]:
+        return [sum(a * b for a, b in zip(row, vector, strict=True)) for row in matrix]
+
+    products = [a * b for a, b in zip(times(found.weights, w), times(found.input, x), strict=True)]
+    assert times(found.output, products) == [
+        sum(x[i + k] * w[k] for k in range(3)) for i in range(size)
+    ]
+
+
+WINOGRAD = [
+    conv((1, 3, 7, 9), (5, 3, 3, 3), pads=[1, 1, 1, 1]),
+    conv((2, 8, 13, 16), (16, 8, 3, 3), pads=[1, 0, 2, 1]),
+    conv((1, 5, 3, 3), (4, 5, 3, 3), bias=False),
+    conv((1, 4, 6, 5), (4, 4, 3, 3), pads=[-1, 0, 1, 2], oracle="fallback"),
+    conv((1, 3, 17), (4, 3, 3), pads=[1, 1]),
+    conv((1, 512, 12, 12), (64, 512, 3, 3), pads=[1, 1, 1, 1]),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", sorted(winograd.POINTS))
+@pytest.mark.parametrize("case", WINOGRAD, ids=case_id)
+def test_winograd(case: OpCase, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def stages(*args: Any) -> Any:
+        made.append(args[2])
+        return plain(*args)
+
+    plain = winograd.stages
+    monkeypatch.setattr(winograd, "stages", stages)
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    monkeypatch.setattr(
+        winograd, "best_size", lambda view, geo: size * winograd.fits(view, geo, size)
+    )
+    check_gpu(case)
+    assert made == ([size] if len(case.inputs[0][0]) == 4 else []), "only planes have such tiles"
+
+
+def test_where_winograd_is_chosen() -> None:
+    def size_for(case: OpCase, style: str = "", **of: Any) -> int:
+        graph, node, _ = inferred(case)
+        op = definition(node)
+        assert op is not None and op.lower is not None
+        view = Lowering(graph, node, Target(**of), lambda t: "scratch", lambda *a: "derived", style)
+        sizes = [
+            call.overrides.get("SIZE", 0)
+            for stage in op.lower(view)
+            for call in stage
+            if "winograd" in call.shader
+        ]
+        return sizes[0] if sizes else 0
+
+    def case(channels: int, size: int, **attrs: Any) -> OpCase:
+        w = (channels, channels // attrs.get("group", 1), 3, 3)
+        return conv((1, channels, size, size), w, **{"pads": [1] * 4, **attrs})
+
+    shares = {"features": frozenset({"subgroups"}), "subgroup_size": 8, "software": True}
+    assert size_for(case(64, 56)) == 0, "a GPU would wait for memory"
+    assert size_for(case(64, 56), "winograd-2x2") == 2
+    assert size_for(case(64, 56), software=True) == size_for(case(64, 56), **shares) == 4
+    assert size_for(case(64, 56), "uniform-8x8", software=True) == 0
+    assert size_for(case(512, 7), software=True) == 2 and size_for(case(512, 7), **shares) == 0
+    assert size_for(case(64, 4), software=True) == 0, "too few tiles"
+    for attrs in ({"group": 2}, {"strides": [2, 2]}, {"dilations": [2, 2]}):
+        assert size_for(case(64, 56, **attrs), "winograd-4x4", software=True) == 0
+    assert size_for(case(64, 56).replace(constants=()), "winograd-4x4") == 0
+    huge = case(64, 1500)
+    assert size_for(huge, "winograd-4x4") == 0, "more than a binding may hold"
 
 
 @pytest.mark.gpu

@@ -1,0 +1,314 @@
+"""Winograd's convolutions of 3x3 with stride 1: fewer products, between transforms of tiles.
+
+A tile of `size` x `size` outputs takes (`size` + 2)^2 products a channel instead of 9 `size`^2. The
+products are those of matrices, one for each place in the transformed tiles: tiles by channels.
+Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016; Toom-Cook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+
+from engine.dims import Dim, ceildiv, dmax, is_static, product
+from engine.dtypes import FLOAT32
+from engine.ir import Array
+from engine.ops import KernelCall, Lowering, Stage, linear
+from engine.ops._conv_tile import join
+from engine.ops._convolution import Geometry
+from engine.ops._matmul_calls import product_stage
+from engine.ops._matmul_tiles import Product
+from engine.ops._variants import shares_loads
+
+TAPS = 3
+POINTS = {
+    2: (Fraction(0), Fraction(1), Fraction(-1)),
+    4: (Fraction(0), Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fraction(-3, 2)),
+}
+"""Where polynomials are evaluated, besides infinity, by the size of a tile.
+
+Those for 4 keep the error in float32 within 5e-6 for 512 channels; with the usual 1 and 2, it is
+twice as large.
+"""
+STYLES = {"winograd-2x2": 2, "winograd-4x4": 4}
+"""Sizes of tiles by the names that tuning knows them by."""
+
+COSTS = {False: (26, 5), True: (40, 12)}
+"""What software takes for an element of a transform, and for a weight, in products.
+
+Of kernels whose subgroups share loads (True), products are faster, but the rest is not.
+"""
+
+Matrix = tuple[tuple[Fraction, ...], ...]
+
+
+@dataclass(frozen=True)
+class Transforms:
+    """y = output (weights w * input x) for one row: exact matrices.
+
+    Attributes:
+        output: [size, places]. weights: [places, TAPS]. input: [places, places].
+    """
+
+    output: Matrix
+    weights: Matrix
+    input: Matrix
+
+
+@cache
+def transforms(size: int) -> Transforms:
+    """The matrices for tiles of `size` outputs, one of those in `POINTS`."""
+    points = POINTS[size]
+    one, none = Fraction(1), Fraction(0)
+    output = [[*(p**i for p in points), one if i == size - 1 else none] for i in range(size)]
+    weights, rows = [], []
+    for p in points:
+        others = [q for q in points if q != p]
+        scale = one
+        for q in others:
+            scale *= p - q
+        weights.append(tuple(p**k / scale for k in range(TAPS)))
+        rows.append((*_roots(others), none))
+    weights.append((*(none for _ in range(TAPS - 1)), one))
+    rows.append(_roots(points))
+    return Transforms(tuple(map(tuple, output)), tuple(weights), tuple(rows))
+
+
+def _roots(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    """Coefficients, lowest first, of the polynomial with these roots."""
+    found = [Fraction(1)]
+    for root in roots:
+        shifted = [Fraction(0), *found]
+        found = [a - root * b for a, b in zip(shifted, [*found, Fraction(0)], strict=True)]
+    return tuple(found)
+
+
+def _terms(row: Sequence[Fraction], names: Sequence[str]) -> str:
+    """The sum of `names` with the factors of a row."""
+    text = ""
+    for factor, name in zip(row, names, strict=True):
+        if factor:
+            size = "" if abs(factor) == 1 else f"{float(abs(factor))!r} * "
+            sign = " - " if factor < 0 else " + "
+            text += (sign if text else sign.strip(" +")) + size + name
+    return text or "0.0"
+
+
+def _pairs(matrix: Matrix) -> list[int]:
+    """Rows that, with the next one, are a sum and a difference of the same two rows."""
+    found = []
+    for i, (a, b) in enumerate(pairwise(matrix)):
+        if all(abs(x) == abs(y) for x, y in zip(a, b, strict=True)) and i - 1 not in found:
+            found.append(i)
+    return found
+
+
+def _spread(matrix: Matrix, names: Sequence[str], out: str) -> list[str]:
+    """Declares `out`0, ...: the matrix times the vector of `names`, rows in pairs where they can.
+
+    Points p and -p give rows that differ in sign only where powers are odd.
+    """
+    lines, pairs = [], _pairs(matrix)
+    for i, row in enumerate(matrix):
+        if i - 1 in pairs:
+            lines.append(f"let {out}{i} = {out}{i - 1}_same - {out}{i - 1}_other;")
+        elif i in pairs:
+            following = matrix[i + 1]
+            for kind, sign in (("same", 1), ("other", -1)):
+                part = [
+                    x if x == sign * y else Fraction(0) for x, y in zip(row, following, strict=True)
+                ]
+                lines.append(f"let {out}{i}_{kind} = {_terms(part, names)};")
+            lines.append(f"let {out}{i} = {out}{i}_same + {out}{i}_other;")
+        else:
+            lines.append(f"let {out}{i} = {_terms(row, names)};")
+    return lines
+
+
+def _gather(matrix: Matrix, names: Sequence[str], out: str) -> list[str]:
+    """The same for a matrix whose columns come in such pairs: sums and differences come first."""
+    columns = tuple(zip(*matrix, strict=True))
+    lines, factors, used = [], [], []
+    pairs = _pairs(columns)
+    for i, name in enumerate(names):
+        if i - 1 in pairs:
+            continue
+        if i not in pairs:
+            factors.append(columns[i])
+            used.append(name)
+            continue
+        for kind, sign in (("sum", "+"), ("difference", "-")):
+            lines.append(f"let {out}{i}_{kind} = {name} {sign} {names[i + 1]};")
+            same = kind == "sum"
+            column = (
+                x if (x == y) == same else Fraction(0)
+                for x, y in zip(*columns[i : i + 2], strict=True)
+            )
+            factors.append(tuple(column))
+            used.append(f"{out}{i}_{kind}")
+    rows = zip(*factors, strict=True)
+    return [*lines, *(f"let {out}{i} = {_terms(row, used)};" for i, row in enumerate(rows))]
+
+
+@cache
+def input_text(size: int) -> str:
+    """Loads the pixels of a tile, transforms columns, then rows, and stores them."""
+    places = size + TAPS - 1
+    lines = []
+    for j in range(places):
+        lines += [f"let inside{j} = u32(first_w + {j}) < params.in_w;"]
+    for i in range(places):
+        lines += [
+            f"let row_inside{i} = u32(first_h + {i}) < params.in_h;",
+            f"let row{i} = plane + u32(first_h + {i}) * params.in_w + u32(first_w);",
+        ]
+        for j in range(places):
+            within = f"row_inside{i} && inside{j}"
+            at = f"select(0u, row{i} + {j}u, {within})"
+            lines.append(f"let x{i}_{j} = select(0.0, load_x({at}), {within});")
+    matrix = transforms(size).input
+    for j in range(places):
+        lines += _spread(matrix, [f"x{i}_{j}" for i in range(places)], f"c{j}_")
+    for i in range(places):
+        lines += _spread(matrix, [f"c{j}_{i}" for j in range(places)], f"r{i}_")
+        lines += [
+            f"store_spread({i * places + j}u * params.count + index, r{i}_{j});"
+            for j in range(places)
+        ]
+    return join(lines, 1)
+
+
+@cache
+def output_text(size: int) -> str:
+    """Loads the products of a tile, transforms columns, then rows, and stores the outputs."""
+    places = size + TAPS - 1
+    lines = [
+        f"let m{i}_{j} = load_products({i * places + j}u * params.count + index);"
+        for i in range(places)
+        for j in range(places)
+    ]
+    matrix = transforms(size).output
+    for j in range(places):
+        lines += _gather(matrix, [f"m{i}_{j}" for i in range(places)], f"c{j}_")
+    for i in range(size):
+        lines += _gather(matrix, [f"c{j}_{i}" for j in range(places)], f"r{i}_")
+        lines.append(f"if (oh + {i}u < params.out_h) {{")
+        for j in range(size):
+            store = f"store_y(place + {i}u * params.out_w + {j}u, r{i}_{j} + bias);"
+            lines.append(f"    if (ow + {j}u < params.out_w) {{ {store} }}")
+        lines.append("}")
+    return join(lines, 1)
+
+
+def _weights(size: int) -> Callable[[Array], Array]:
+    """Makes [places * places, channels, out_channels] of weights."""
+
+    def make(w: Array) -> Array:
+        turn = np.array([[float(v) for v in row] for row in transforms(size).weights])
+        found = np.einsum("ia,ocab,jb->ijco", turn, w.reshape(*w.shape[:2], TAPS, TAPS), turn)
+        return np.ascontiguousarray(found.reshape(-1, *found.shape[2:]), dtype=np.float32)
+
+    return make
+
+
+def fits(view: Lowering, geo: Geometry, size: int) -> bool:
+    """Whether the kernels can compute a convolution of constant weights and known sizes."""
+    win = geo.win
+    if view.const(1) is None or geo.group != 1 or win.kernel != (1, TAPS, TAPS):
+        return False
+    sizes = (geo.batch, geo.group_in, geo.group_out, *win.size, *win.out, *win.begin)
+    if win.strides[1:] != (1, 1) or win.dilations[1:] != (1, 1) or not is_static(sizes):
+        return False
+    return _work(geo, size)[1] * 4 <= view.target.max_storage_buffer_binding_size
+
+
+def _work(geo: Geometry, size: int) -> tuple[int, int]:
+    """Tiles, and elements of the largest transformed operand."""
+    _, out_h, out_w = geo.win.out
+    tiles = product((geo.batch, ceildiv(out_h, size), ceildiv(out_w, size)))
+    places, channels = (size + TAPS - 1) ** 2, dmax(geo.group_in, geo.group_out)
+    most = dmax(places * tiles * channels, places * geo.group_in * geo.group_out)
+    assert isinstance(tiles, int) and isinstance(most, int)
+    return tiles, most
+
+
+def best_size(view: Lowering, geo: Geometry) -> int:
+    """The size of tiles that seems fastest in software, 0 if that is none.
+
+    Times are counted in products.
+    """
+    direct = TAPS**2 * product((geo.batch, *geo.win.out, geo.group_in, geo.group_out))
+    element, weight = COSTS[shares_loads(view.target)]
+    found, least = 0, 0.9
+    for size in POINTS:
+        if not fits(view, geo, size):
+            continue
+        tiles, _ = _work(geo, size)
+        places = (size + TAPS - 1) ** 2
+        ins, outs = geo.group_in, geo.group_out
+        assert isinstance(ins, int) and isinstance(outs, int) and isinstance(direct, int)
+        products = tiles * ins * outs + element * tiles * (ins + outs) + weight * ins * outs
+        share = places * products / max(direct, 1)
+        if tiles >= 16 and share < least:
+            found, least = size, share
+    return found
+
+
+def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
+    """Transform of the input, products, transform of the output."""
+    _, in_h, in_w = geo.win.size
+    _, out_h, out_w = geo.win.out
+    tiles_h, tiles_w = ceildiv(out_h, size), ceildiv(out_w, size)
+    tiles, places = geo.batch * tiles_h * tiles_w, (size + TAPS - 1) ** 2
+    v = view.scratch(FLOAT32, (places, tiles, geo.group_in))
+    m = view.scratch(FLOAT32, (places, tiles, geo.group_out))
+    grid: dict[str, Dim | float] = {"tiles_h": tiles_h, "tiles_w": tiles_w}
+    first = KernelCall(
+        "conv_winograd_input",
+        {"x": view.node.inputs[0], "spread": v},
+        {
+            **grid,
+            "count": tiles * geo.group_in,
+            "channels": geo.group_in,
+            "in_h": in_h,
+            "in_w": in_w,
+            "pad_h": geo.win.begin[1],
+            "pad_w": geo.win.begin[2],
+        },
+        linear(tiles * geo.group_in),
+        text={"TRANSFORM": input_text(size)},
+        overrides={"SIZE": size},
+    )
+    between = Product(
+        kind="f32",
+        a=v,
+        b=view.derived(1, f"winograd{size}", _weights(size)),
+        rows=tiles,
+        columns=geo.group_out,
+        inner=geo.group_in,
+        batch=(places,),
+        a_batch=(tiles * geo.group_in,),
+        b_batch=(product((geo.group_in, geo.group_out)),),
+    )
+    bias = {"b": view.node.inputs[2]} if view.has(2) else {}
+    last = KernelCall(
+        "conv_winograd_output",
+        {"products": m, **bias, "y": view.node.outputs[0]},
+        {
+            **grid,
+            "count": tiles * geo.group_out,
+            "channels": geo.group_out,
+            "out_h": out_h,
+            "out_w": out_w,
+        },
+        linear(tiles * geo.group_out),
+        flags=frozenset({"BIAS"} if bias else ()),
+        text={"TRANSFORM": output_text(size)},
+        overrides={"SIZE": size},
+    )
+    return [(first,), product_stage(between, m, view.target), (last,)]
