@@ -284,9 +284,10 @@ def _digest(value: Any) -> bytes:
     """Tells values apart; NaNs count as equal."""
     if isinstance(value, list):
         return b"".join(map(_digest, value))
-    if not isinstance(value, np.ndarray) or value.dtype.kind in "OSUT":
-        return repr(value.tolist() if isinstance(value, np.ndarray) else value).encode()
-    array: Array = np.ascontiguousarray(value)
+    array: Array = np.asarray(value)
+    if array.dtype.kind in "OSUT":
+        return repr(array.tolist()).encode()
+    array = np.ascontiguousarray(array)
     if is_float(array):
         array = np.where(np.isnan(array.astype(np.float32)), np.nan, array).astype(array.dtype)
     return hashlib.blake2b(array.tobytes(), digest_size=16).digest()
