@@ -14,6 +14,7 @@ import pytest
 
 from engine.cli import main
 from engine.errors import EngineError
+from engine.runtime import cache
 from engine.runtime.session import InferenceSession
 from engine.tools.compare import Comparison, Setup, compare, find_nan, passes
 from engine.tools.compare.extract import load_inputs
@@ -264,6 +265,20 @@ FAULTS = (
         lambda: {"x": noise(3), "trips": np.array(3, np.int64)},
     ),
     Plant(
+        "view",
+        lambda p: plants.lowering(p, "Gemm", _other_grid),
+        "kernel",
+        "matmul",
+        "Gemm 'p'",
+        """m (float[n,64] x, float[64,96] w) => (float[12,n,8] y) {
+          p = Gemm(x, w)
+          shape = Constant <value_ints = [0, 12, 8]> ()
+          v = Reshape(p, shape)
+          y = Transpose <perm = [1, 0, 2]> (v)
+        }""",
+        lambda: {"x": noise(40, 64), "w": noise(64, 96)},
+    ),
+    Plant(
         "pass-in-body",
         lambda p: plants.in_pass(p, "eliminate", _other_operator("Exp", "Neg")),
         "pass",
@@ -381,6 +396,25 @@ def test_rounding_that_adds_up_blames_no_node(tmp_path: Path) -> None:
     assert not found.failed and found.checked >= 50
     assert found.finding is not None and found.finding.kind == "rounding"
     assert found.finding.model is None and "every kernel is right" in found.finding.notes[0]
+
+
+def test_a_plan_from_an_earlier_start_is_told_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_CACHE", str(tmp_path / "kept"))
+    model, feeds = tmp_path / "model.onnx", network()
+    onnx.save(parse(NETWORK), model)
+    with pytest.MonkeyPatch.context() as patch:
+        plants.expression(patch, "Exp", "exp({0} * 1.001)")
+        with InferenceSession(model, device="gpu") as session:
+            session.run(None, feeds)
+        cache.flush(wait=True)
+    for _ in plants.clear_rendered():
+        found = compare(Setup(model), feeds, folder=tmp_path / "wrong")
+        assert found.finding is not None and found.finding.kind == "cache"
+        assert found.finding.blame == str(tmp_path / "kept") and not found.finding.alone
+        monkeypatch.setenv("ENGINE_CACHE", "off")
+        assert compare(Setup(model), feeds, folder=tmp_path / "wrong").ok
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,9 @@
    had in its buffers (`groups.py`): errors do not add up, and the plan is not changed by looking.
    The first that is wrong is run alone, its nodes one by one, and without each fusion rule
    (`kernels.py`).
-3. If every kernel is right and the outputs are not, passes are bisected, and the first value that
-   differs from the reference tells where (`passes.py`, `bisect.py`).
+3. If every kernel is right, values in between are compared with those of the reference by name, as
+   passes keep names. If outputs or these differ, passes are bisected, and the first value that
+   differs tells where (`passes.py`, `bisect.py`).
 4. If it is not a pass, NumPy without passes is compared with the other reference, value by value.
 
 `extract.py` writes what was found as a test folder of ONNX; `onset.py` looks for NaN and infinity.
@@ -15,15 +16,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import onnx
+
+from engine.runtime import cache
 from engine.tools.compare.finding import Finding
 from engine.tools.compare.groups import Checked, GroupCheck
 from engine.tools.compare.kernels import blame_kernel
 from engine.tools.compare.onset import find_onset
-from engine.tools.compare.passes import Locator, all_ok, blame_pass, locate_numpy, locate_pass
+from engine.tools.compare.passes import (
+    Locator,
+    all_ok,
+    blame_pass,
+    locate_numpy,
+    locate_pass,
+    outputs_agree,
+)
 from engine.tools.compare.runs import Reference, Setup, named_outputs
 from engine.tools.compare.tolerance import Difference
 
@@ -44,7 +55,7 @@ class Comparison:
         outputs: how the outputs of the model differ, the worst first.
         finding: what is wrong first; None if nothing is.
         checked: kernels that were compared with NumPy; failed: operators of those that are wrong.
-        skipped: kernels that were not compared, in later turns of bodies.
+        skipped: kernels that were not compared: later turns of bodies, values in no buffer.
         worst: the largest error of a kernel within tolerance, over what is allowed, and which.
     """
 
@@ -128,16 +139,19 @@ def _finding(
 ) -> Finding | None:
     """What is to blame; None if everything agrees."""
     if found.failure is not None:
-        return blame_kernel(setup, found.failure, tolerance, folder, progress)
+        finding = blame_kernel(setup, found.failure, tolerance, folder, progress)
+        return (
+            finding if finding.alone else _unless_kept(setup, feeds, finding, tolerance, progress)
+        )
     if found.lost:
         return Finding("memory", ", ".join(map(repr, found.lost))).note(
             "outputs are not what was written to their buffers: a buffer was reused too early, "
             "or the conversion on the way back is wrong"
         )
-    if ok:
-        return None
-    culprit = blame_pass(setup, feeds, want, tolerance, progress)
     locator = Locator(setup, feeds, reference, tolerance, budget)
+    if ok:
+        return _hidden(locator, folder, progress)
+    culprit = blame_pass(setup, outputs_agree(feeds, want, tolerance), progress)
     if culprit is not None:
         return locate_pass(locator, *culprit, folder, progress)
     if reference.kind != "cpu":
@@ -152,6 +166,41 @@ def _finding(
             f"allowed ({label})"
         )
     return finding
+
+
+def _hidden(locator: Locator, folder: Path, progress: Progress) -> Finding | None:
+    """A pass that makes values in between wrong, though outputs agree; None if there is none."""
+    with locator.setup.session() as session:
+        place, _ = next(locator.wrong(session, progress), (None, None))
+    if place is None:
+        return None
+    culprit = blame_pass(locator.setup, locator.value_agrees(place), progress)
+    if culprit is None:
+        return None
+    finding = locate_pass(locator, *culprit, folder, progress)
+    return finding.note("later nodes take the difference back: the outputs agree")
+
+
+def _unless_kept(
+    setup: Setup,
+    feeds: Mapping[str, Any],
+    finding: Finding,
+    tolerance: float | None,
+    progress: Progress,
+) -> Finding:
+    """The finding, or that a plan kept from an earlier start is what is wrong."""
+    place = cache.folder()
+    if place is None:
+        return finding
+    progress("planning anew")
+    check = GroupCheck(tolerance, progress)
+    with setup.session(model=onnx.load(setup.model)) as session:
+        check.run(session, feeds)
+    if check.found.failure is not None or check.found.lost:
+        return finding
+    return replace(finding, kind="cache", blame=str(place)).note(
+        "planned anew it is right: remove that folder, or set ENGINE_CACHE=off"
+    )
 
 
 def find_nan(

@@ -33,6 +33,7 @@ def subgraph(
     inputs: Mapping[str, Any],
     outputs: Iterable[str],
     dynamic: bool = False,
+    sizes: Mapping[str, Any] | None = None,
 ) -> Graph:
     """Nodes of a graph as a graph of their own.
 
@@ -42,9 +43,12 @@ def subgraph(
         inputs: what they read from outside that is no constant of the graph, with values.
         outputs: which of their results are outputs.
         dynamic: whether sizes of inputs are symbols, one for each size.
+        sizes: further constants.
     """
     read = {n for node in nodes for n in node.reads}
     values = {n: Value(n, value_type(v, dynamic)) for n, v in inputs.items() if n in read}
+    for name, array in ((n, a) for n, a in (sizes or {}).items() if n in read):
+        values[name] = Value(name, value_type(array), np.asarray(array))
     for name in read - values.keys():
         found = graph.values.get(name)
         if found is not None and found.constant is not None:

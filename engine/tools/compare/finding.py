@@ -14,6 +14,7 @@ KINDS = {
     "fusion": "the fusion rule",
     "pass": "the pass",
     "memory": "a value changed between where it was written and where it was read",
+    "cache": "a plan that was kept from an earlier start, in",
     "numpy": "the NumPy function, or the importer",
     "rounding": "no single node: errors add up",
     "nan": "where NaN or infinity begins",

@@ -43,7 +43,7 @@ class Failure:
         inputs: what it read.
         got, want: what it wrote, and what NumPy makes of `inputs`.
         differences: of the outputs, worst first.
-        binding: the sizes.
+        binding: the sizes. sizes: inputs that are in no buffer, because they only hold sizes.
         changed: inputs that are not what was written to them.
     """
 
@@ -57,6 +57,7 @@ class Failure:
     want: Mapping[str, Any]
     differences: tuple[Difference, ...]
     binding: Mapping[str, int]
+    sizes: Mapping[str, Array]
     changed: tuple[str, ...] = ()
 
     @property
@@ -95,6 +96,28 @@ def evaluate_nodes(
 ) -> dict[str, Any]:
     """Everything that `nodes` write, by NumPy. Raises: MissingValueError."""
     return _evaluate(plan, nodes, inputs, binding, lambda value: value)
+
+
+def _sizes(group: Observed, made: Mapping[str, Any]) -> dict[str, Array]:
+    """What the nodes read that is neither in a buffer, nor made by them, nor constant."""
+    names = {n for node in group.nodes for n in node.reads} - made.keys() - group.inputs.keys()
+    names = {n for n in names if group.plan.graph.constant(n) is None}
+    return {n: _value(group.plan, n, {}, {}, group.binding) for n in names}
+
+
+def with_views(plan: Plan, nodes: Sequence[Node]) -> tuple[Node, ...]:
+    """The nodes of a group, and those between them that only give a value another shape."""
+    found = {n.key: n for n in nodes}
+    made = {name for n in nodes for name in n.writes}
+    stack = [name for n in nodes for name in n.reads]
+    while stack:
+        name = stack.pop()
+        producer = plan.graph.producer.get(name)
+        inside = name not in made and plan.root(name) != name and plan.root(name) in made
+        if producer is not None and inside and producer.key not in found:
+            found[producer.key] = producer
+            stack += producer.reads
+    return tuple(n for n in plan.graph.nodes if n.key in found)
 
 
 def _evaluate(
@@ -195,6 +218,7 @@ class GroupCheck:
     ) -> None:
         label = " + ".join(n.op_type for n in group.nodes)
         self.progress(f"checking {label}")
+        group = replace(group, nodes=with_views(group.plan, group.nodes))
         try:
             everything = evaluate_nodes(group.plan, group.nodes, group.inputs, group.binding)
         except MissingValueError:
@@ -226,6 +250,7 @@ class GroupCheck:
                 want,
                 ranked,
                 dict(group.binding),
+                _sizes(group, everything),
                 changed,
             )
 

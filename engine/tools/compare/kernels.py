@@ -94,7 +94,7 @@ def _reproduce(
     not."""
     graph = failure.plan.graph
     forms = [
-        subgraph(graph, failure.nodes, failure.inputs, failure.want, dynamic)
+        subgraph(graph, failure.nodes, failure.inputs, failure.want, dynamic, failure.sizes)
         for dynamic in (False, True)
     ]
     for form in forms:
@@ -136,7 +136,7 @@ def _inside(
         values = {}
     known = {**failure.inputs, **values}
     for node in failure.nodes:
-        single = subgraph(failure.plan.graph, [node], known, node.writes)
+        single = subgraph(failure.plan.graph, [node], known, node.writes, sizes=failure.sizes)
         if set(node.reads) <= single.values.keys() and _fails(
             setup, single, known, tolerance, disable
         ):

@@ -13,7 +13,7 @@ from engine.runtime.probe import Observed, Probe
 from engine.runtime.session import InferenceSession
 from engine.tools.compare.extract import subgraph, write_case
 from engine.tools.compare.finding import Finding, describe, origin_of
-from engine.tools.compare.groups import MissingValueError, evaluate_nodes
+from engine.tools.compare.groups import MissingValueError, evaluate_nodes, with_views
 from engine.tools.compare.kernels import rerun
 from engine.tools.compare.runs import Setup
 from engine.tools.compare.tolerance import difference, group_tolerance, is_float
@@ -82,7 +82,7 @@ def _finding(
     counts: Mapping[str, int],
     folder: Path,
 ) -> Finding:
-    nodes, graph = group.nodes, group.plan.graph
+    nodes, graph = with_views(group.plan, group.nodes), group.plan.graph
     notes = [f"it writes {' and '.join(f'{counts[k]} {k}' for k in fresh)}, and reads none"]
     notes += [f"reads {name}: {_range(value)}" for name, value in group.inputs.items()]
     differences = []

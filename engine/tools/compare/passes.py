@@ -52,13 +52,9 @@ def all_ok(
 
 
 def blame_pass(
-    setup: Setup,
-    feeds: Mapping[str, Any],
-    want: Mapping[str, Any],
-    tolerance: float | None,
-    progress: Callable[[str], None],
+    setup: Setup, agrees: Callable[[InferenceSession], bool], progress: Callable[[str], None]
 ) -> tuple[str, str] | None:
-    """The pass from which on outputs are wrong, and the device on which that was found.
+    """The pass from which on a session does not agree, and the device on which that was found.
 
     NumPy runs the same passes, so they are bisected there if it shows the difference as well.
     """
@@ -68,8 +64,7 @@ def blame_pass(
         def right(disabled: frozenset[str]) -> bool:
             progress(f"{device.upper()}, without {len(disabled)} of {len(names)} passes")
             with setup.session(disabled, device) as session:
-                got = named_outputs(session, session.run(None, feeds))
-            return all_ok(got, want, tolerance)[0]
+                return agrees(session)
 
         return right
 
@@ -78,6 +73,18 @@ def blame_pass(
         if found is not None:
             return found, device
     return None
+
+
+def outputs_agree(
+    feeds: Mapping[str, Any], want: Mapping[str, Any], tolerance: float | None
+) -> Callable[[InferenceSession], bool]:
+    """Whether the outputs of a session are right."""
+
+    def agrees(session: InferenceSession) -> bool:
+        got = named_outputs(session, session.run(None, feeds))
+        return all_ok(got, want, tolerance)[0]
+
+    return agrees
 
 
 class Locator:
@@ -125,6 +132,17 @@ class Locator:
                     pair = difference(place.name, mine[place], right[place], allowed)
                     if not pair.ok:
                         yield place, pair
+
+    def value_agrees(self, place: Place) -> Callable[[InferenceSession], bool]:
+        """Whether one value of a session is right; what it does not compute counts as right."""
+        right = self.reference.values(self.feeds, [place])[place]
+        allowed = model_tolerance(right, self.tolerance)
+
+        def agrees(session: InferenceSession) -> bool:
+            found = collect(session, self.feeds, [place])
+            return place not in found or difference("", found[place], right, allowed).ok
+
+        return agrees
 
     def extract(
         self, place: Place, origin: Sequence[str], depth: int = 0

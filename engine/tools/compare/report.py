@@ -72,7 +72,7 @@ _NAMES = {
 def _kernels_line(found: Comparison) -> str:
     line = f"  kernels  {found.checked} compared with NumPy on the inputs they had"
     if found.skipped:
-        line += f" ({found.skipped} runs in bodies left out)"
+        line += f" ({found.skipped} left out: later turns of bodies, or values in no buffer)"
     if found.failed:
         return line + f": {len(found.failed)} beyond tolerance"
     score, label = found.worst
