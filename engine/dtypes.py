@@ -39,6 +39,14 @@ class DType:
         return int(self.numpy.itemsize)
 
     @property
+    def limits(self) -> tuple[int, int]:
+        """Least and greatest value of an integer type."""
+        bits = int(self.name.removeprefix("u").removeprefix("int"))
+        if self.name.startswith("u"):
+            return 0, (1 << bits) - 1
+        return -(1 << (bits - 1)), (1 << (bits - 1)) - 1
+
+    @property
     def is_float(self) -> bool:
         return self.name.startswith(("float", "bfloat"))
 
@@ -92,12 +100,12 @@ DTYPES: tuple[DType, ...] = (
     _dtype("float8e4m3fnuz", 18, ml_dtypes.float8_e4m3fnuz),
     _dtype("float8e5m2", 19, ml_dtypes.float8_e5m2),
     _dtype("float8e5m2fnuz", 20, ml_dtypes.float8_e5m2fnuz),
-    _dtype("uint4", 21, ml_dtypes.uint4),
-    _dtype("int4", 22, ml_dtypes.int4),
+    _dtype("uint4", 21, ml_dtypes.uint4, "u32", "u4"),
+    _dtype("int4", 22, ml_dtypes.int4, "i32", "i4"),
     _dtype("float4e2m1", 23, ml_dtypes.float4_e2m1fn),
     _dtype("float8e8m0", 24, ml_dtypes.float8_e8m0fnu),
-    _dtype("uint2", 25, ml_dtypes.uint2),
-    _dtype("int2", 26, ml_dtypes.int2),
+    _dtype("uint2", 25, ml_dtypes.uint2, "u32", "u2"),
+    _dtype("int2", 26, ml_dtypes.int2, "i32", "i2"),
 )
 
 _BY_CODE = {d.code: d for d in DTYPES}

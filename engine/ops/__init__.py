@@ -292,6 +292,7 @@ Evaluate = Callable[[NodeView], Sequence[Array | None] | None]
 
 FLOATS = frozenset({"float32", "float16", "bfloat16"})
 SMALL_INTS = frozenset({"int8", "uint8", "int16", "uint16"})
+NIBBLES = frozenset({"int4", "uint4", "int2", "uint2"})
 INTS = frozenset({"int32", "uint32", "int64"}) | SMALL_INTS
 NUMBERS = FLOATS | INTS
 ALL = NUMBERS | {"bool"}

@@ -11,6 +11,7 @@ from engine.ir import Array, TensorType, ValueType
 from engine.ops import (
     ALL,
     INTS,
+    NIBBLES,
     SMALL_INTS,
     YES,
     Elementwise,
@@ -63,6 +64,8 @@ def _expr(view: NodeView) -> str:
 
 def _supports(view: NodeView) -> Support:
     source, kind = view.dtype(0), target(view)
+    if kind.name in NIBBLES:
+        return no(f"its kernel makes no {kind}")
     if kind.name == "int64" and (source.is_float or source.name == "uint32"):
         return no(f"a {source} may exceed the 32 bits that int64 has on the GPU")
     return YES
@@ -78,8 +81,8 @@ register(
             _expr, includes=("lib/float.wgsl", "lib/saturate.wgsl"), scalar=True
         ),
         supports=_supports,
-        limits="float32 or uint32 to int64, which may exceed 32 bits",
-        dtypes=ALL,
+        limits="to integers of less than 8 bits; float32 or uint32 to int64, which may exceed 32",
+        dtypes=ALL | NIBBLES,
         tolerance=0.0,
     )
 )
@@ -98,8 +101,8 @@ def _bits(view: NodeView) -> str:
 
 def _bits_supports(view: NodeView) -> Support:
     source, kind = view.dtype(0), target(view)
-    if not kind.wgsl:
-        return no(f"no kernel computes with {kind}")
+    if not kind.wgsl or kind.name in NIBBLES:
+        return no(f"its kernel makes no {kind}")
     if source.name == "int64":
         return no("an int64 has only 32 bits on the GPU")
     if kind.name == "bool":

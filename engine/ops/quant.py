@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from itertools import repeat
 
-import numpy as np
-
 from engine import dtypes
 from engine.dims import Dim, at_least, ceildiv, divisible, dmin, equal, floordiv, product
 from engine.dtypes import FLOAT32, UINT8, DType
 from engine.ir import Shape, TensorType, ValueType
 from engine.ops import (
     FLOATS,
+    NIBBLES,
     SMALL_INTS,
     YES,
     Elementwise,
@@ -39,14 +38,14 @@ from engine.ops._work import SUM_PASSES, whole_passes
 
 MICROSOFT = "com.microsoft"
 LEVEL = ("lib/level.wgsl",)
-SCALES = FLOATS | SMALL_INTS | {"int32"}
+SCALES = FLOATS | SMALL_INTS | NIBBLES | {"int32"}
 
 
 def level(view: NodeView, value: str, zero: str) -> str:
     """The expression of a float as a level of the output's type; `zero` may be ""."""
-    info = np.iinfo(view.out().dtype.numpy)
+    low, high = view.out().dtype.limits
     shift = f"f32({zero})" if zero else "0.0"
-    return f"{{T}}(level({value}, {shift}, {info.min}.0, {info.max}.0))"
+    return f"{{T}}(level({value}, {shift}, {low}.0, {high}.0))"
 
 
 def difference(view: NodeView, index: int, zero_index: int) -> str:
@@ -122,7 +121,7 @@ def _quantize_expr(view: NodeView) -> str:
 
 
 def _quantize_supports(view: NodeView) -> Support:
-    if view.out().dtype.name not in SMALL_INTS:
+    if view.out().dtype.name not in SMALL_INTS | NIBBLES:
         return no(f"its kernel makes no {view.out().dtype}")
     if _work(view).name not in FLOATS or not view.dtype(1).is_float:
         return no(f"its kernel does not divide in {_work(view)}")
@@ -166,7 +165,7 @@ for _domain, _since in (("", 10), (MICROSOFT, 1)):
                 walks=_walks,
             ),
             supports=_quantize_supports,
-            limits="results other than integers of 8 bits or less",
+            limits="results other than integers of 16 bits or less",
             dtypes=SCALES,
             tolerance=0.0,
         )

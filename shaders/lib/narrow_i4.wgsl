@@ -1,0 +1,21 @@
+// int4 kept in i32, or four in a word, a byte for each: wraps on the way in.
+fn narrow_i4(v: i32) -> i32 {
+    return (v << 28u) >> 28u;
+}
+
+fn narrow4_i4(v: vec4<i32>) -> vec4<i32> {
+    return (v << vec4<u32>(28u)) >> vec4<u32>(28u);
+}
+
+fn unpack_i4(word: u32, lane: u32) -> i32 {
+    return narrow_i4(bitcast<i32>(word >> (8u * lane)));
+}
+
+fn unpack4_i4(word: u32) -> vec4<i32> {
+    return narrow4_i4(bitcast<vec4<i32>>(vec4<u32>(word) >> vec4<u32>(0u, 8u, 16u, 24u)));
+}
+
+fn pack4_i4(v: vec4<i32>) -> u32 {
+    let bytes = (bitcast<vec4<u32>>(v) & vec4<u32>(0xfu)) << vec4<u32>(0u, 8u, 16u, 24u);
+    return bytes.x | bytes.y | bytes.z | bytes.w;
+}
