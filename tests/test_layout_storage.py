@@ -25,6 +25,9 @@ def content(dtype: DType, shape: tuple[int, ...], seed: int) -> Array:
         return rng.integers(0, 2, shape).astype(bool)
     if dtype is INT64:
         return rng.integers(-(2**31), 2**31, shape)
+    if dtype.narrow in ("i4", "u4", "i2", "u2"):
+        low, high = dtype.limits
+        return np.asarray(rng.integers(low, high + 1, shape)).astype(dtype.numpy)
     flat = np.frombuffer(rng.bytes(size * dtype.nbytes), dtype.numpy)
     return flat.reshape(shape)
 
