@@ -262,7 +262,7 @@ class _Fuser:
 
 
 def _name(node: Node) -> str:
-    return f"{node.op_type} {node.name or node.key!r}"
+    return f"{node.op_type} {node.title!r}"
 
 
 def kernel_inputs(node: Node) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ All of it is immutable. A stage that changes something builds a new `Graph` with
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -17,6 +18,8 @@ import numpy as np
 from engine.dims import Dim, is_static, product
 from engine.dtypes import DType
 from engine.errors import ModelError
+
+_COUNTED = re.compile(r"(?:p2o\.)?([A-Z][A-Za-z]*)[@._-]\d+")
 
 Shape = tuple[Dim, ...]
 Array = np.ndarray[Any, Any]
@@ -119,6 +122,17 @@ class Node:
     def key(self) -> str:
         """Its first output's name: unique in the graph, and stable through passes."""
         return next(name for name in self.outputs if name)
+
+    @property
+    def title(self) -> str:
+        """How lists call it: its name or, where a converter only counted operators ("Conv@3"), its
+        output's, which says more; a count of another operator ("Div@0" for a HardSwish) never."""
+        counted = _COUNTED.fullmatch(self.name)
+        if self.name and counted is None:
+            return self.name
+        says_nothing = _COUNTED.fullmatch(self.key) or self.key.replace(".", "").isdigit()
+        same = counted is not None and counted[1] == self.op_type
+        return self.name if says_nothing and same else self.key
 
     @property
     def reads(self) -> tuple[str, ...]:

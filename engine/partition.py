@@ -151,7 +151,7 @@ def partition(
     on_gpu = [support[node.key] for i, node in enumerate(model.nodes) if i in chosen]
     return Partition(
         verdicts=found,
-        labels={node.key: (node.op_type, node.name or node.key) for node in graph.nodes},
+        labels={node.key: (node.op_type, node.title) for node in graph.nodes},
         crossings=_crossings(model, chosen),
         guards=strongest(g for s in on_gpu for g in s.guards),
         predicted_ms=_ms(model.total_ns(chosen)),
@@ -257,7 +257,7 @@ def _check_runnable(
 
 
 def _label(node: Node) -> str:
-    return f"{node.op_type} {node.name or node.key!r}"
+    return f"{node.op_type} {node.title!r}"
 
 
 def _crossings(model: Model, chosen: Set[int]) -> tuple[Crossing, ...]:

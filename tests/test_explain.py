@@ -9,17 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import pytest
 
 from engine.compiler import compile_graph, optimise
 from engine.costs import DeviceProfile
 from engine.explain import BodyRow, Changes, Measured, Price, Report, explain, size_text
-from engine.explain.build import node_name
 from engine.explain.changes import changes_text, full_changes_text, grouped
 from engine.explain.sizes import count_text, ms_text, share_text, short
 from engine.explain.text import PAGE, price_text
 from engine.importer import load_model
-from engine.ir import Node
 from engine.options import Options
 from engine.target import Target
 from tests.profiles import changed
@@ -303,21 +300,6 @@ def test_lines_that_differ_in_names_shapes_and_numbers_are_alike() -> None:
         [lines[3], lines[4]],
         [lines[1]],
     ]
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("/encoder/Conv", "/encoder/Conv"),
-        ("Div@0", "out"),
-        ("p2o.Conv.12", "out"),
-        ("Conv_3", "out"),
-        ("", "out"),
-        ("conv_out", "conv_out"),
-    ],
-)
-def test_a_counted_name_gives_way_to_the_output(name: str, expected: str) -> None:
-    assert node_name(Node("Conv", ("x",), ("out",), name=name)) == expected
 
 
 def test_quantities_for_people() -> None:

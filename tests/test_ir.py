@@ -119,3 +119,23 @@ def test_text() -> None:
     builder.node("Softmax", ["x"], "y", (2, 3), axis=1)
     text = builder.graph("y").to_text()
     assert text == "graph (x) -> y\n  y = Softmax(x) {axis=1}  : float32[2, 3]"
+
+
+@pytest.mark.parametrize(
+    ("op_type", "name", "output", "title"),
+    [
+        ("Conv", "/encoder/Conv", "3", "/encoder/Conv"),
+        ("Conv", "conv1", "out", "conv1"),
+        ("Conv", "Conv@3", "conv2d_53.tmp_0", "conv2d_53.tmp_0"),
+        ("Add", "p2o.Add.12", "relu_1.tmp_0", "relu_1.tmp_0"),
+        ("HardSwish", "Div@0", "Div@0", "Div@0"),
+        ("HardSwish", "Div@0", "hardswish_0", "hardswish_0"),
+        ("Conv", "Conv_3", "127", "Conv_3"),
+        ("HardSwish", "Div_3", "127", "127"),
+        ("Conv", "", "out", "out"),
+    ],
+)
+def test_a_node_is_called_by_what_says_most(
+    op_type: str, name: str, output: str, title: str
+) -> None:
+    assert Node(op_type, ("x",), (output,), name=name).title == title

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -30,8 +29,6 @@ from engine.passes import PipelineResult
 from engine.placement import Model
 from engine.plan import Dispatch, Plan
 from engine.schedule import Download, RunCpu, Upload
-
-_GENERATED = re.compile(r"(p2o\.)?[A-Za-z]+[@._-]?\d+")
 
 
 def explain(
@@ -64,13 +61,6 @@ def body_row(path: tuple[str, ...], body: Graph, plan: Plan | None) -> BodyRow:
     gpu = {key for d in plan.dispatches for key in d.nodes}
     cpu = sum(isinstance(step, RunCpu) for step in plan.steps)
     return BodyRow(path, len(plan.graph.nodes), len(gpu), cpu)
-
-
-def node_name(node: Node) -> str:
-    """How to call a node: its name or, where a converter only counted operators, its output's."""
-    if node.name and not _GENERATED.fullmatch(node.name):
-        return node.name
-    return node.key
 
 
 class _Builder:
@@ -154,7 +144,7 @@ class _Builder:
         predicted, measured = self._times(node, where, kernels)
         return NodeRow(
             key=node.key,
-            name=node_name(node),
+            name=node.title,
             op_type=node.op_type,
             origin=node.origin,
             device=where,

@@ -52,7 +52,7 @@ def infer_bodies(
 
 
 def _name(node: Node) -> str:
-    return f"{node.op_type} {node.name or node.key!r}"
+    return f"{node.op_type} {node.title!r}"
 
 
 def _condition(state: Inference, node: Node, value: Value) -> bool | None:

@@ -67,7 +67,7 @@ def _canonicalize(graph: Graph) -> PassResult:
         for rule in _RULES:
             new = rule(graph, current[-1])
             if new is not None:
-                applied.append(f"{node.op_type} {node.name or node.key!r}: {rule.__doc__}")
+                applied.append(f"{node.op_type} {node.title!r}: {rule.__doc__}")
                 current[-1:] = new
         nodes.extend(current)
     if not applied:

@@ -104,7 +104,7 @@ class Inference:
             if bodies.has_rule(node):
                 node, inlined = bodies.infer_bodies(self, node, values)
                 if inlined is not None:
-                    self.applied.append(f"If {node.name or node.key!r} has a constant condition")
+                    self.applied.append(f"If {node.title!r} has a constant condition")
                     todo.extend(reversed(inlined))
                     continue
             elif not all(is_typed(values[n]) for n in node.writes):
@@ -259,7 +259,7 @@ class Inference:
             return False
         if self.told.intersection(node.reads):
             self.told.update(node.writes)
-        self.applied.append(f"{node.op_type} {node.name or node.key!r} is constant")
+        self.applied.append(f"{node.op_type} {node.title!r} is constant")
         return True
 
     def _evaluate(self, work: Graph, node: Node, values: dict[str, Value]) -> None:

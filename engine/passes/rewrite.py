@@ -16,7 +16,7 @@ from engine.passes.base import PassResult
 
 def label(node: Node) -> str:
     """The node in messages: operator and name (or first output)."""
-    return f"{node.op_type} {node.name or node.key!r}"
+    return f"{node.op_type} {node.title!r}"
 
 
 class Editor:

@@ -31,7 +31,7 @@ def test_the_pipeline_says_why() -> None:
 def test_what_was_done_is_told_by_name() -> None:
     result = run_passes(graph())
     assert [n.op_type for n in result.graph.nodes] == ["Mul"]
-    assert result.results["infer"].applied == ("Add c",)
+    assert result.results["infer"].applied == ("Add 'c' is constant",)
     assert len(result.results["canonicalize"].applied) == 1
     assert list(result.results) == NAMES
     assert result.guards == ()
