@@ -179,7 +179,7 @@ FAULTS = (
         "ReduceMean 'm'",
     ),
     Plant(
-        "exp", lambda p: plants.expression(p, "Exp", "exp({0} * 1.001)"), "kernel", "", "Exp 'e'"
+        "exp", lambda p: plants.expression(p, "Exp", "exp({0} * 1.001)"), "kernel", "Exp", "Exp 'e'"
     ),
     Plant("sub", lambda p: plants.expression(p, "Sub", "({1} - {0})"), "kernel", "", "Sub 'h'"),
     Plant(

@@ -17,7 +17,7 @@ KINDS = {
     "cache": "a plan that was kept from an earlier start, in",
     "numpy": "the NumPy function, or the importer",
     "rounding": "no single node: errors add up",
-    "nan": "where NaN or infinity begins",
+    "nan": "where this begins:",
 }
 
 

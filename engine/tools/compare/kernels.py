@@ -140,8 +140,11 @@ def _inside(
         if set(node.reads) <= single.values.keys() and _fails(
             setup, single, known, tolerance, disable
         ):
+            blame = finding.blame
+            if fusion.is_elementwise(node):
+                blame = f"{node.op_type}, an expression in {blame}"
             node_text = describe([node], failure.path, failure.turn)
-            return replace(finding, node=node_text, origin=origin_of([node])).note(
+            return replace(finding, blame=blame, node=node_text, origin=origin_of([node])).note(
                 f"{node.op_type} is wrong by itself too, without what is fused to it"
             )
     rules = [r for r in RULES if r not in setup.disable]

@@ -83,7 +83,8 @@ def _finding(
     folder: Path,
 ) -> Finding:
     nodes, graph = with_views(group.plan, group.nodes), group.plan.graph
-    notes = [f"it writes {' and '.join(f'{counts[k]} {k}' for k in fresh)}, and reads none"]
+    found = " and ".join(f"{counts[kind]} times {kind}" for kind in fresh)
+    notes = [f"it writes {found}, and reads none"]
     notes += [f"reads {name}: {_range(value)}" for name, value in group.inputs.items()]
     differences = []
     try:
@@ -99,7 +100,7 @@ def _finding(
             if same
             else "NumPy makes something else of these inputs: see `compare` without --find"
         )
-    for node in nodes if want else ():
+    for node in nodes if want and len(nodes) > 1 else ():
         bad = _counts({n: want[n] for n in node.writes})
         if any(bad[kind] for kind in fresh):
             notes.append(f"of its nodes, {describe([node], ())} is the first in NumPy")

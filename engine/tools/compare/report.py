@@ -33,6 +33,8 @@ def finding_lines(finding: Finding) -> list[str]:
     """What is wrong, where, by how much, and how to see it again."""
     blame = f" {finding.blame}" if finding.blame else ""
     lines = [f"to blame: {KINDS[finding.kind]}{blame}"]
+    if finding.kind == "nan":
+        lines = [f"{finding.blame} begins here"]
     if finding.node:
         lines.append(f"  node     {finding.node}")
     if finding.origin:
