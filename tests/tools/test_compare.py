@@ -482,7 +482,8 @@ def test_the_first_infinity_is_found(
     finding = find_nan(setup, {"x": x}, folder=tmp_path / "wrong")
     assert finding is not None and finding.kind == "nan" and "infinity" in finding.blame
     assert "Exp" in finding.op_types and finding.device == device
-    assert any("is the first in NumPy" in n and "Exp 'e'" in n for n in finding.notes)
+    said = [finding.node] if device == "cpu" else finding.notes
+    assert any("Exp 'e'" in line for line in said)
     assert any("NumPy makes the same" in n for n in finding.notes) == (device == "gpu")
     again = finding.command.split("onnx-wgpu compare ")[1].split()
     assert "infinity" in command(capsys, *again, "--output", str(tmp_path / "again")).text
