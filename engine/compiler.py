@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 
 from engine import fusion as fusion_stage
 from engine.checks import late_checks, view_checks
+from engine.choice import choose
 from engine.costs import DeviceProfile
 from engine.dims import Dim, Guard, symbols_of
 from engine.errors import EngineError
@@ -20,7 +21,7 @@ from engine.ops import YES, Support, definition, no
 from engine.options import Options
 from engine.partition import Partition, checked_inputs, partition
 from engine.passes import PIPELINE, PipelineResult, run_passes
-from engine.placement import MayFuse, Model, build_model, minimum_cut
+from engine.placement import MayFuse, Model, build_model
 from engine.plan import Append, Plan
 from engine.planner import build_plan, view_roots
 from engine.progress import tell
@@ -130,7 +131,7 @@ def split_ms(
     far as they can be there, and of the best one."""
     model = Choices(passed, options, target, profile, binding).model()
     kept = {i for i, n in enumerate(model.nodes) if n.key in on_gpu} - model.only_cpu
-    return model.total_ns(kept) / 1e6, model.total_ns(minimum_cut(model)) / 1e6
+    return model.total_ns(kept) / 1e6, model.total_ns(choose(model, target.software)) / 1e6
 
 
 class Choices:

@@ -13,13 +13,14 @@ from functools import cache
 from typing import Literal
 
 from engine import ops
+from engine.choice import choose, in_words
 from engine.costs import DeviceProfile, Direction
 from engine.dims import Guard
 from engine.errors import UnsupportedOpError
 from engine.ir import Graph, Node
 from engine.ops import Support
 from engine.options import DeviceChoice
-from engine.placement import MayFuse, Model, Transfer, build_model, minimum_cut
+from engine.placement import MayFuse, Model, Transfer, build_model
 from engine.ranges import Ranges
 from engine.reasons import Entry, group_reasons, names_text
 from engine.target import Target
@@ -54,6 +55,12 @@ _ROLE_REASONS: Mapping[Role, str] = {
 }
 
 
+_DEMANDS: Mapping[DeviceChoice, str] = {
+    "cpu": "the CPU, as was asked for",
+    "gpu": "the GPU wherever it can, as was asked for",
+}
+
+
 @dataclass(frozen=True)
 class Verdict:
     """Where a node runs; `reason` says why it is not the GPU, and is "" for "gpu"."""
@@ -84,6 +91,7 @@ class Partition:
         predicted_ms, all_cpu_ms, all_gpu_ms: estimate of this split, of everything on the CPU, and
             of everything on the GPU that can run there.
         binding: the sizes that decided.
+        decision: in words, what was chosen and why.
     """
 
     verdicts: Mapping[str, Verdict]
@@ -94,6 +102,7 @@ class Partition:
     all_cpu_ms: float
     all_gpu_ms: float
     binding: Mapping[str, int]
+    decision: str = ""
 
     def on_gpu(self, node: Node) -> bool:
         """Whether `node` runs on the GPU."""
@@ -114,6 +123,7 @@ def partition(
     has_cpu: Callable[[Node], bool] | None = None,
     binding: Mapping[str, int] | None = None,
     target: Target | None = None,
+    margin: float | None = None,
 ) -> Partition:
     """Places every node of `graph` (bodies are not entered).
 
@@ -126,6 +136,7 @@ def partition(
         has_cpu: whether the CPU can run a node; None asks `cpu_fallback`.
         binding: sizes that decide; symbols without one are taken as `costs.ASSUMED_SIZE`.
         target: whose kernels the GPU would run; the baseline's by default.
+        margin: what the GPU has to save for "auto" to take it; see `choice`.
 
     Raises: UnsupportedOpError if a node can run on no device, or only on the one not asked for.
     """
@@ -142,9 +153,10 @@ def partition(
         target=target,
     )
     possible = frozenset(range(len(model.nodes))) - model.only_cpu
+    software = target is not None and target.software
     _check_runnable(model, support, possible if device != "cpu" else frozenset(), has_cpu)
     if device == "auto":
-        chosen = minimum_cut(model)
+        chosen = choose(model, software, margin)
     else:
         chosen = possible if device == "gpu" else frozenset()
     found = _verdicts(graph, model, chosen, support, duties, device)
@@ -158,6 +170,7 @@ def partition(
         all_cpu_ms=_ms(model.total_ns(frozenset())),
         all_gpu_ms=_ms(model.total_ns(possible)),
         binding=dict(binding or {}),
+        decision=_DEMANDS.get(device) or in_words(model, chosen, possible, software),
     )
 
 

@@ -32,7 +32,7 @@ nobody else wants the value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,6 +129,12 @@ class Model:
         total += sum(t.cost_ns(on_gpu) for t in self.transfers)
         total -= sum(s.saved_ns for s in self.savings if s.first in on_gpu and s.second in on_gpu)
         return total + (self.submit_ns if on_gpu - self.free else 0)
+
+    def group_ns(self, keys: Collection[str]) -> int:
+        """What nodes cost on the GPU that are fused into one kernel, without transfers."""
+        members = {i for i, node in enumerate(self.nodes) if node.key in keys}
+        saved = sum(s.saved_ns for s in self.savings if {s.first, s.second} <= members)
+        return max(sum(self.gpu_ns[i] for i in members) - saved, 0)
 
 
 def build_model(

@@ -55,12 +55,17 @@ class GpuWork:
 
 @dataclass(frozen=True)
 class Products:
-    """`count` matrix products [rows, inner] x [inner, columns] in float32."""
+    """`count` matrix products [rows, inner] x [inner, columns] in float32.
+
+    Attributes:
+        cold: an operand is read once in a call, as weights are: no cache has it.
+    """
 
     count: int
     rows: int
     inner: int
     columns: int
+    cold: bool = False
 
     def ns(self, rates: CpuRates) -> int:
         """Predicted time in nanoseconds."""
@@ -70,7 +75,10 @@ class Products:
         else:
             touched = self.rows * self.inner + self.inner * self.columns + self.rows * self.columns
             each = time_ns(2 * size, rates.flops_per_s)
-            each += _pass_ns(4 * touched, rates.cache_bytes_per_s, rates.panel_bytes_per_s)
+            if self.cold:
+                each += time_ns(4 * touched, rates.panel_bytes_per_s)
+            else:
+                each += _pass_ns(4 * touched, rates.cache_bytes_per_s, rates.panel_bytes_per_s)
         return self.count * (rates.product_ns + each)
 
 

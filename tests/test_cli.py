@@ -12,9 +12,11 @@ import onnx
 import pytest
 
 from engine.cli import main
+from engine.rates import DeviceProfile
 from engine.runtime import device as device_module
 from engine.tools import console as console_module
 from tests.runtime.models import AFFINE, parse
+from tests.test_profiles import dense
 
 ROOT = Path(__file__).parent.parent
 
@@ -301,3 +303,33 @@ def test_explain_reports_before_it_refuses(
     captured = capsys.readouterr()
     assert "nodes      2: 1 on the GPU, 1 on the CPU" in captured.out
     assert captured.err.startswith("error: require_gpu is set, but 1 of 2 nodes run on the CPU:")
+
+
+def test_profiles_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--profile", "m1"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Apple M1") and "multiply-adds in register tiles" in text
+    assert "published: 68.3 GB/s" in text
+    assert main(["devices", "--profile", "m1", "--json"]) == 0
+    assert DeviceProfile.from_json(capsys.readouterr().out) == DeviceProfile.builtin("m1")
+    assert main(["devices", "--profile", "abacus"]) == 1
+    assert "no device profile 'abacus'" in capsys.readouterr().err
+
+
+@pytest.mark.gpu
+def test_the_measured_profile_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--profile"]) == 0
+    text = capsys.readouterr().out
+    assert "beside" in text and "measured" in text and "explain --profile NAME" in text
+
+
+@pytest.mark.gpu
+def test_explain_plans_as_for_another_device(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(dense(1024, 2, rows=256), path)
+    assert main(["explain", str(path), "--profile", "vega8"]) == 0
+    assert "chosen     the GPU, " in capsys.readouterr().out
+    assert main(["explain", str(path), "--profile", "lavapipe"]) == 0
+    assert "chosen     the CPU: the GPU would take" in capsys.readouterr().out

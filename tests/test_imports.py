@@ -16,7 +16,17 @@ ORDER = (
     *("errors", "progress", "dtypes", "dims", "target", "ir", "indexing"),
     *("shader", "windows", "rates", "work", "ops", "importer", "exporter", "passes"),
     *("intervals", "ranges", "costs", "tuning", "reasons", "options", "verdicts"),
-    *("placement", "partition", "layout", "fusion", "codegen", "schedule", "memory", "checks"),
+    *(
+        "placement",
+        "choice",
+        "partition",
+        "layout",
+        "fusion",
+        "codegen",
+        "schedule",
+        "memory",
+        "checks",
+    ),
     *(
         "plan",
         "lowering",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 from collections.abc import Iterator
@@ -79,7 +80,8 @@ def calc(b: Builder, inputs: tuple[str, ...], output: str, flops: int, op: str =
 
 def split(graph: Graph, profile: DeviceProfile = PROFILE, **options: object) -> Partition:
     support = verdicts(graph, Target.baseline(), ranges=ranges(graph))
-    return partition(graph, support, profile, has_cpu=lambda n: True, **options)  # type: ignore
+    options = {"has_cpu": lambda n: True, "margin": 0.0, **options}
+    return partition(graph, support, profile, **options)  # type: ignore
 
 
 def devices(found: Partition) -> dict[str, str]:
@@ -269,6 +271,53 @@ def test_checked_inputs_are_those_the_gpu_relies_on(monkeypatch: pytest.MonkeyPa
     found = split(graph, device="gpu")
     assert devices(found)["y"] == "gpu"
     assert checked_inputs(graph, found, ranges(graph)) == ("ids",)
+
+
+# --- certainty ---
+
+
+def test_the_gpu_has_to_save_a_fair_share() -> None:
+    """900 operations take 90 us on the CPU and 1.2 us on the GPU; three take 0.342 and 0.328."""
+    graph, clear = chain(("Calc", 3)), chain(("Calc", 900))
+    near = changed(PROFILE, launch_ns=1, submit_ns=0, upload_latency_ns=160)
+    assert devices(split(graph, near)) == {"n0": "gpu"}
+    found = split(graph, near, margin=0.1)
+    assert devices(found) == {"n0": "cpu"}
+    assert found.decision.startswith("the CPU: the GPU would save too little to be certain")
+    chosen = split(clear, near, margin=0.1)
+    assert devices(chosen) == {"n0": "gpu"}
+    assert chosen.decision.startswith("the GPU, ") and "times as fast as the CPU" in chosen.decision
+
+
+def test_an_island_that_saves_little_goes_under() -> None:
+    steps = [("Calc", 900), ("Host", 1), ("Calc", 6), ("Host", 1), ("Calc", 900)]
+    graph = chain(*steps)
+    profile = changed(PROFILE, launch_ns=50)
+    assert list(devices(split(graph, profile)).values()) == ["gpu", "cpu", "gpu", "cpu", "gpu"]
+    found = split(graph, profile, margin=0.1)
+    assert list(devices(found).values()) == ["gpu", "cpu", "cpu", "cpu", "gpu"]
+    assert found.decision.startswith("a split, ")
+
+
+def test_a_slow_gpu_is_left_in_words() -> None:
+    software = dataclasses.replace(Target.baseline(), software=True)
+    slow = changed(PROFILE, ops_per_s=1_000_000)
+    graph = chain(("Calc", 900))
+    found = split(graph, slow, margin=None, target=software)
+    assert devices(found) == {"n0": "cpu"}
+    assert found.decision == (
+        "the CPU: the GPU would take 10.0 times as long (0.901 ms with all that can be on the GPU, "
+        "0.09 ms on the CPU alone); this GPU is software that runs on the same CPU"
+    )
+    assert split(chain(("Host", 1))).decision.startswith("the CPU: no node that computes")
+    assert split(graph, device="gpu").decision == "the GPU wherever it can, as was asked for"
+    assert split(graph, device="cpu").decision == "the CPU, as was asked for"
+
+
+def test_nodes_that_only_the_gpu_can_run_stay_there() -> None:
+    graph = chain(("Calc", 4))
+    found = split(graph, changed(PROFILE, launch_ns=10**6), margin=0.1, has_cpu=lambda n: False)
+    assert devices(found) == {"n0": "gpu"}
 
 
 # --- optimality ---

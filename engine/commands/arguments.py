@@ -73,6 +73,7 @@ def make_session(arguments: argparse.Namespace) -> InferenceSession:
         adapter=adapter(arguments),
         disable=arguments.disable,
         target=arguments.target,
+        profile=getattr(arguments, "profile", None),
     )
 
 

@@ -1,21 +1,36 @@
-"""`onnx-wgpu devices`: the adapters that can be used."""
+"""`onnx-wgpu devices`: the adapters that can be used, and how fast they are."""
 
 from __future__ import annotations
 
 import argparse
 
-HELP = "the GPUs that can be used, and their limits"
+from engine.commands.arguments import adapter
+
+HELP = "the GPUs that can be used, their limits, and their measured speed"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    """Adds nothing: the command has no arguments."""
+    """Adds the arguments."""
+    parser.add_argument(
+        "--profile",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="how fast the device and NumPy are, measured once; or a profile that comes with the "
+        "engine",
+    )
+    parser.add_argument("--refresh", action="store_true", help="measure the profile anew")
+    parser.add_argument("--adapter", help="index or part of the name, for --profile")
+    parser.add_argument("--json", action="store_true", help="print the profile as JSON")
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Prints the adapters; the status is 1 if there is none."""
+    """Prints the adapters, or a profile; the status is 1 if there is no adapter."""
     from engine.runtime.device import adapters
     from engine.tools.console import console, devices_text
 
+    if arguments.profile:
+        return _profile(arguments)
     found = adapters()
     if not found:
         print(
@@ -25,5 +40,32 @@ def execute(arguments: argparse.Namespace) -> int:
             "  Windows and macOS: update the graphics driver; DX12 and Metal come with the system."
         )
         return 1
+    if arguments.profile is not None:
+        return _profile(arguments)
     console().print(devices_text(found), markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def _profile(arguments: argparse.Namespace) -> int:
+    """Prints a profile: measured, or one of the engine's."""
+    from engine.rates import DeviceProfile, builtin_names
+    from engine.runtime import calibrate
+    from engine.runtime.device import open_device
+    from engine.tools.console import console, status
+    from engine.tools.rates_text import profile_text
+
+    if arguments.profile:
+        profile = DeviceProfile.named(arguments.profile)
+    else:
+        with status("measuring the device"):
+            device = open_device(adapter(arguments))
+            with device.lock:
+                profile = calibrate.device_profile(device, refresh=arguments.refresh)
+    if arguments.json:
+        print(profile.to_json(), end="")
+        return 0
+    lines = profile_text(profile)
+    if not arguments.profile:
+        lines += ["", f"others, by `explain --profile NAME`: {', '.join(builtin_names())}"]
+    console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     return 0

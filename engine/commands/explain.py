@@ -21,6 +21,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="CALLS",
         help="measure each kernel and each node on the CPU too (5 calls)",
     )
+    parser.add_argument(
+        "--profile",
+        metavar="NAME",
+        help="plan as for another device: a profile that comes with the engine, or a JSON file",
+    )
     parser.add_argument("--passes", action="store_true", help="all that passes did, or nearly did")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/explain.md)")
     parser.add_argument("--wgsl", action="store_true", help="print the generated shaders too")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -73,6 +74,7 @@ class _Builder:
         self.options = options
         self.measured = measured
         self.graph = plan.graph
+        self.model = model
         self.cpu_ms = {n.key: ns / 1e6 for n, ns in zip(model.nodes, model.cpu_ns, strict=True)}
         self.nodes = {n.key: n for n in self.graph.nodes}
         self.subgraph_of: dict[str, int] = {}
@@ -114,6 +116,7 @@ class _Builder:
             predicted_ms=plan.partition.predicted_ms,
             all_cpu_ms=plan.partition.all_cpu_ms,
             all_gpu_ms=plan.partition.all_gpu_ms,
+            decision=plan.partition.decision,
             gpu_work=on_gpu / work if work else 0.0,
             memory={
                 "peak": memory.peak_nbytes,
@@ -177,11 +180,10 @@ class _Builder:
         return self.subgraph_of.get(node.key if maker is None else maker.key)
 
     def _kernels(self) -> Iterator[KernelRow]:
-        dispatches, rates = self.plan.dispatches, self.plan.profile.gpu
-        work = evaluate_all([n for d in dispatches for n in (d.flops, d.nbytes)], self.plan.binding)
+        dispatches = self.plan.dispatches
+        stages = Counter(dispatch.nodes for dispatch in dispatches)
         for i, dispatch in enumerate(dispatches):
-            flops, nbytes = work[2 * i : 2 * i + 2]
-            seconds = flops / (2 * rates.fma_per_s) + nbytes / rates.bytes_per_s
+            group_ms = self.model.group_ns(dispatch.nodes) / 1e6
             shaders = tuple(v.kernel for v in dispatch.variants)
             yield KernelRow(
                 label=dispatch.label,
@@ -190,7 +192,7 @@ class _Builder:
                 subgraph=self.subgraph_of[dispatch.nodes[0]],
                 shader_names=tuple(self.plan.kernels[k].name for k in shaders),
                 shaders=shaders,
-                predicted_ms=rates.launch_ns / 1e6 + seconds * 1e3,
+                predicted_ms=group_ms / stages[dispatch.nodes],
                 measured_ms=self.measured.kernels.get(i) if self.measured else None,
             )
 

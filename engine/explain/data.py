@@ -68,6 +68,7 @@ def _summary(report: Report) -> dict[str, Any]:
         "predicted_ms": report.predicted_ms,
         "all_cpu_ms": report.all_cpu_ms,
         "all_gpu_ms": report.all_gpu_ms,
+        "decision": report.decision,
     }
 
 

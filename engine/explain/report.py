@@ -207,6 +207,7 @@ class Report:
         inputs, outputs: names of the graph's.
         weights_nbytes: constants on the device, uploaded once.
         predicted_ms, all_cpu_ms, all_gpu_ms: estimates of this split and of the extremes.
+        decision: what was chosen and why, in words.
         gpu_work: share of the work that is on the GPU, by what each node would take on the CPU.
         memory: bytes of activation buffers: peak, without reuse, and most alive at once.
         prices: what reasons cost.
@@ -230,6 +231,7 @@ class Report:
     predicted_ms: float
     all_cpu_ms: float
     all_gpu_ms: float
+    decision: str
     gpu_work: float
     memory: dict[str, int]
     prices: tuple[Price, ...]

@@ -51,6 +51,7 @@ def summary(report: Report) -> str:
         f"predicted  {ms_text(report.predicted_ms)} by the device's profile; all on the CPU "
         f"{ms_text(report.all_cpu_ms)}, all that can be on the GPU {ms_text(report.all_gpu_ms)}"
     )
+    lines.append(f"chosen     {report.decision}")
     if report.measured is not None:
         lines.append(_measured_line(report))
     return "\n".join([*lines, *_reason_lines(report)])

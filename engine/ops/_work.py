@@ -92,8 +92,9 @@ def a_view(view: NodeView) -> CpuWork:
 
 
 def product(view: NodeView, count: int, rows: int, inner: int, columns: int) -> CpuWork:
-    """Matrix products as one call of NumPy."""
-    return CpuWork(1, products=(Products(count, rows, inner, columns),))
+    """Matrix products as one call of NumPy; a second operand that is constant is a weight."""
+    cold = view.const(1) is not None
+    return CpuWork(1, products=(Products(count, rows, inner, columns, cold),))
 
 
 def tiled(
@@ -101,4 +102,5 @@ def tiled(
 ) -> GpuWork:
     """A kernel in register tiles: whole workgroups of `block` elements of the result."""
     fmas = count * ceil_to(rows, block[0]) * ceil_to(columns, block[1]) * inner
-    return GpuWork(launches, fmas=fmas, nbytes=count * rows * columns * FLOAT_NBYTES)
+    moved = count * (rows * columns + inner * columns) * FLOAT_NBYTES
+    return GpuWork(launches, fmas=fmas, nbytes=moved)

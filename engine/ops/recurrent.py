@@ -479,9 +479,9 @@ def _cpu(view: NodeView) -> CpuWork:
 
 
 def _gpu(view: NodeView) -> GpuWork:
-    """Products of one row a sequence: nothing is shared but the loads of states."""
+    """Products of one row a sequence: weights are loaded by fours, and used once."""
     (count,) = integers((flops(view),))
-    return GpuWork(1, loads=count // 2)
+    return GpuWork(1, loads=count // 8)
 
 
 for _name in CELLS:

@@ -7,7 +7,6 @@ nodes between large ones, and matrices come from memory, not from the call befor
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,7 +15,7 @@ import numpy as np
 from engine.dtypes import FLOAT32
 from engine.ir import Array, Graph, TensorType, Value
 from engine.rates import CpuRates, DeviceProfile
-from engine.runtime.calibrate_lab import Chain, Lab, fastest_ns, fastest_of_ns, less, rate
+from engine.runtime.calibrate_lab import Chain, Lab, fastest_ns, less, rate, usual_of_ns
 from engine.work import time_ns
 
 _SHARE_S = 0.02
@@ -39,14 +38,13 @@ def measure_cpu() -> CpuRates:
 
 def _overheads() -> dict[str, int]:
     lab = Lab(None, DeviceProfile.builtin())
-    call, plain, short, long = fastest_of_ns(
+    call, plain, short, long = usual_of_ns(
         [
             lab.call(Chain.start(16).add("Neg").graph()),
             lab.call(_between("")),
             lab.call(_between("Relu")),
             lab.call(_between("LayerNormalization", np.ones(16, np.float32))),
-        ],
-        clock=time.thread_time_ns,
+        ]
     )
     step = less((long - short) // _BETWEEN) // _MORE_STEPS
     node = less((short - plain) // _BETWEEN, 2 * step)

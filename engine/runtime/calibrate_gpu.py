@@ -64,7 +64,7 @@ def _overheads(lab: Lab, found: dict[str, int]) -> None:
     launch = lab.more_ns(one, _steps(Chain.start(_TINY), 1 + _LAUNCHES).graph()) // _LAUNCHES
     upload = less(lab.more_ns(one, _many_inputs()) // _VALUES, launch)
     readback = less(lab.more_ns(one, _many_outputs()) // _VALUES, launch)
-    (whole,) = lab.fastest_of_ns(lab.call(one))
+    (whole,) = lab.times_of_ns(lab.call(one))
     cpu = lab.profile.cpu
     waited = lab.more_ns(four, four, on_cpu=_every_other(4)) // 2 + launch
     found.update(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -20,6 +21,7 @@ from engine.ir import Array, Graph, Node, OptionalType, SequenceType, TensorType
 from engine.options import Options, check_device
 from engine.partition import check_all_gpu
 from engine.plan import Plan
+from engine.rates import DeviceProfile
 from engine.runtime import cache, calibrate, start, tunings
 from engine.runtime.constants import ConstantStore
 from engine.runtime.control import is_driven
@@ -60,6 +62,10 @@ class InferenceSession:
             the environment variable ENGINE_TARGET says otherwise).
         tuning: styles of kernels; by default what is shipped for the adapter, and what
             `onnx-wgpu tune` measured on it; "off" takes the default style for all.
+        profile: what "auto" decides by: the name of a profile that comes with the engine
+            (`onnx-wgpu devices --profile` lists them), a JSON file, or a `DeviceProfile`; by
+            default what was measured here. The split is then that of another device, so the
+            target is "baseline" if none is given; results are the same.
 
     Raises: ModelError for a malformed model, UnsupportedOpError for an operator that nothing
         implements, DeviceError if `device="gpu"` and there is no adapter.
@@ -77,6 +83,7 @@ class InferenceSession:
         disable: Collection[str] = (),
         target: Target | str | None = None,
         tuning: Tuning | str | None = None,
+        profile: DeviceProfile | str | PathLike[str] | None = None,
     ) -> None:
         device = _from_providers(providers, device)
         if require_gpu and device == "auto":
@@ -90,7 +97,8 @@ class InferenceSession:
             log.info("sess_options is accepted for compatibility; none of it changes the session")
         self._require_gpu = require_gpu
         self._adapter = adapter
-        self._target = target
+        self._profile = _named(profile)
+        self._target = "baseline" if target is None and profile is not None else target
         self._tuning = tuning
         self._options = options
         self._closed = False
@@ -133,11 +141,12 @@ class InferenceSession:
         constants = None
         about: tuple[object, ...] = ()
         if device is None:
-            options, profile = Options("cpu", options.disable), calibrate.cpu_profile()
+            options = Options("cpu", options.disable)
+            profile = self._profile or calibrate.cpu_profile()
             about = (profile,)
         else:
             with device.lock, device.guarded("measuring its speed"):
-                profile = calibrate.device_profile(device)
+                profile = self._profile or calibrate.device_profile(device)
             constants = ConstantStore(device)
             tuning = tunings.resolve(self._tuning, device.info, device.target)
             options = replace(options, tuning=tuning)
@@ -391,6 +400,12 @@ class InferenceSession:
         if self._device is None:
             raise DeviceError("require_gpu is set, and there is no GPU device")
         check_all_gpu(plan.partition)
+
+
+def _named(profile: DeviceProfile | str | PathLike[str] | None) -> DeviceProfile | None:
+    if profile is None or isinstance(profile, DeviceProfile):
+        return profile
+    return DeviceProfile.named(os.fspath(profile))
 
 
 def _from_providers(providers: Sequence[Any] | None, device: str) -> str:

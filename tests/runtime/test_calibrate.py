@@ -109,7 +109,7 @@ def test_noise_never_makes_a_rate_infinite(monkeypatch: pytest.MonkeyPatch) -> N
         return lambda: None
 
     monkeypatch.setattr(lab, "call", call)
-    monkeypatch.setattr(lab, "fastest_of_ns", lambda *calls: [2000, 1000])
+    monkeypatch.setattr(lab, "times_of_ns", lambda *calls: [2000, 1000])
     graph = Chain.start(4).add("Neg").graph()
     assert lab.more_ns(graph, graph) == 50
 

@@ -1,0 +1,91 @@
+"""Which placement is taken: the cheapest one, unless a more certain one is nearly as cheap.
+
+Predictions err. So a part of the graph is given to the GPU only if that is predicted to save a fair
+share of what it costs on the CPU: less would not show, and each crossing is a risk. NumPy is the
+certain choice: it needs no driver, compiles nothing, and waits for nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Set
+
+from engine.placement import Model, minimum_cut
+
+MARGIN = 0.1
+"""Of the time on the CPU, what the GPU has to save."""
+SOFTWARE_MARGIN = 0.25
+"""The same where the GPU is a driver on the very same CPU: what it can win is small."""
+
+
+def choose(model: Model, software: bool = False, margin: float | None = None) -> frozenset[int]:
+    """The ids of the nodes on the GPU.
+
+    Args:
+        software: whether the GPU is emulated on the CPU.
+        margin: share of the time on the CPU that has to be saved; None: one of the above.
+    """
+    if margin is None:
+        margin = SOFTWARE_MARGIN if software else MARGIN
+    chosen = minimum_cut(model)
+    if not margin:
+        return chosen
+    for island in sorted(_islands(model, chosen), key=lambda i: sum(model.cpu_ns[n] for n in i)):
+        without = chosen - island
+        saved = model.total_ns(without) - model.total_ns(chosen)
+        if not island & model.only_gpu and saved < margin * sum(model.cpu_ns[n] for n in island):
+            chosen = without
+    host = frozenset(model.only_gpu)
+    if model.total_ns(chosen) > (1 - margin) * model.total_ns(host):
+        return host
+    return chosen
+
+
+def _islands(model: Model, chosen: Set[int]) -> Iterator[frozenset[int]]:
+    """Groups of nodes on the GPU that hand each other values there."""
+    near: dict[int, set[int]] = {i: set() for i in chosen}
+    for transfer in model.transfers:
+        maker = transfer.producer
+        if maker is None or maker not in chosen:
+            continue
+        for reader in transfer.gpu_readers:
+            if reader in chosen:
+                near[maker].add(reader)
+                near[reader].add(maker)
+    left = set(chosen)
+    while left:
+        found, open_ones = set(), [left.pop()]
+        while open_ones:
+            node = open_ones.pop()
+            found.add(node)
+            more = near[node] & left
+            left -= more
+            open_ones += more
+        yield frozenset(found)
+
+
+def in_words(model: Model, chosen: Set[int], possible: Set[int], software: bool) -> str:
+    """Why the nodes `chosen` are on the GPU, of those that could be, and the others are not."""
+    host, device = model.total_ns(model.only_gpu), model.total_ns(possible)
+    if not possible - model.free:
+        return "the CPU: no node that computes could run on the GPU"
+    times = f"{_ms(device)} with all that can be on the GPU, {_ms(host)} on the CPU alone"
+    if not chosen - model.free:
+        if device >= host:
+            slower = f"the GPU would take {device / max(host, 1):.1f} times as long ({times})"
+        else:
+            slower = f"the GPU would save too little to be certain ({times})"
+        return f"the CPU: {slower}{EMULATED if software else ''}"
+    taken = model.total_ns(chosen)
+    if possible - model.free <= chosen:
+        return f"the GPU, {host / max(taken, 1):.1f} times as fast as the CPU alone ({times})"
+    return (
+        f"a split, {host / max(taken, 1):.1f} times as fast as the CPU alone, and "
+        f"{device / max(taken, 1):.1f} times as fast as the GPU wherever it can ({times})"
+    )
+
+
+EMULATED = "; this GPU is software that runs on the same CPU"
+
+
+def _ms(ns: int) -> str:
+    return f"{ns / 1e6:.3g} ms"
