@@ -1,4 +1,4 @@
-"""Feeds: what the inputs of a call say of its graph: kinds, types, contents and sizes."""
+"""Feeds: the inputs of a call: whether they are valid, and what they say of its graph."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from engine.dims import evaluate, substitute, symbol, symbols_of
-from engine.dtypes import INT64, from_numpy
+from engine.dtypes import INT64, STRING, from_numpy
 from engine.errors import InputError
-from engine.ir import Array, Graph, TensorType, Value
+from engine.ir import Array, Graph, OptionalType, SequenceType, TensorType, Value, ValueType
+from engine.runtime.device import Device
 from engine.runtime.values import DeviceValue
+
+Feed = Array | DeviceValue | list[Any] | None
 
 
 def held(feeds: Mapping[str, Any]) -> frozenset[str]:
@@ -102,3 +105,62 @@ def bind_inputs(
                     f"{tensor}"
                 )
     return binding
+
+
+def has_static_inputs(graph: Graph) -> bool:
+    """Whether all sizes of the inputs are numbers."""
+    tensors = [graph.tensor(n) for n in graph.inputs]
+    return all(t is not None and t.static_shape is not None for t in tensors)
+
+
+def stand_ins(graph: Graph) -> dict[str, Any]:
+    """Inputs of zeros, open sizes 1: enough to make a plan."""
+    feeds: dict[str, Any] = {}
+    for name in graph.inputs:
+        if graph.constant(name) is not None:
+            continue
+        tensor = graph.tensor(name)
+        if tensor is None:
+            feeds[name] = [] if isinstance(graph.values[name].type, SequenceType) else None
+            continue
+        dims = tensor.shape or ()
+        sizes = [evaluate(d, dict.fromkeys(symbols_of(d), 1)) for d in dims]
+        feeds[name] = np.zeros(sizes, tensor.dtype.numpy)
+    return feeds
+
+
+def check_feed(name: str, type_: ValueType | None, value: Any, device: Device | None) -> Feed:
+    """`value` as the runner takes it. Raises: InputError if it is of another type."""
+    if isinstance(type_, OptionalType) and value is None:
+        return None
+    if isinstance(type_, OptionalType):
+        return check_feed(name, type_.element, value, device)
+    if isinstance(type_, SequenceType):
+        if not isinstance(value, (list, tuple)):
+            raise InputError(f"input {name!r} is a {type(value).__name__}; expected a list")
+        checked = [check_feed(name, type_.element, v, device) for v in value]
+        return [v.numpy() if isinstance(v, DeviceValue) else v for v in checked]
+    if isinstance(value, DeviceValue):
+        value.device.require()
+        if device is None:
+            return value.numpy()
+        if value.device is not device:
+            raise InputError(f"input {name!r} lies on another device ({value.device.info.title})")
+        found = value.dtype
+    elif isinstance(value, (np.ndarray, np.generic)):
+        value = np.asarray(value)
+        if isinstance(type_, TensorType) and type_.shape == () and value.size == 1:
+            value = value.reshape(())
+        try:
+            found = from_numpy(value.dtype)
+        except KeyError:
+            raise InputError(f"input {name!r} has dtype {value.dtype}; expected {type_}") from None
+        if found is not STRING and not value.dtype.isnative:
+            value = value.astype(value.dtype.newbyteorder("="))
+    else:
+        raise InputError(
+            f"input {name!r} is a {type(value).__name__}; expected a NumPy array of {type_}"
+        )
+    if isinstance(type_, TensorType) and found is not type_.dtype:
+        raise InputError(f"input {name!r} has dtype {found.name}; expected {type_}")
+    return value  # type: ignore[no-any-return]

@@ -12,12 +12,8 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from engine.dims import evaluate, symbols_of
-from engine.dtypes import STRING, from_numpy
 from engine.errors import DeviceError, EngineError, InputError, ModelError, UnsupportedOpError
-from engine.ir import Array, Graph, Node, OptionalType, SequenceType, TensorType, ValueType
+from engine.ir import Graph, Node, OptionalType
 from engine.options import Options, check_device
 from engine.partition import check_all_gpu
 from engine.plan import Plan
@@ -27,11 +23,11 @@ from engine.runtime.constants import ConstantStore
 from engine.runtime.control import is_driven
 from engine.runtime.device import Device, adapters, open_device
 from engine.runtime.face import ModelMetadata, NodeArg, face_of
+from engine.runtime.feeds import Feed, check_feed, has_static_inputs, stand_ins
 from engine.runtime.probe import Probe
 from engine.runtime.recording import Recording, check_clock
 from engine.runtime.runner import Runner
 from engine.runtime.timing import CallTimes
-from engine.runtime.values import DeviceValue
 from engine.target import Target
 from engine.tuning import Tuning
 
@@ -41,7 +37,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-Feed = Array | DeviceValue | list[Any] | None
 GPU_PROVIDER, CPU_PROVIDER = "WgpuExecutionProvider", "CPUExecutionProvider"
 
 
@@ -113,8 +108,8 @@ class InferenceSession:
             self._whole()
         self._device = self._open_device()
         self._runner = self._make_runner()
-        if require_gpu and not self._symbols() and not self._runner.planning:
-            self._check_placement(self._runner.plan(self._stand_ins()))
+        if require_gpu and has_static_inputs(self._face.graph) and not self._runner.planning:
+            self._check_placement(self._runner.plan(stand_ins(self._face.graph)))
 
     def _open_device(self) -> Device | None:
         if self._options.device == "cpu":
@@ -292,7 +287,7 @@ class InferenceSession:
             if input_feed is None and self._runner.prepared:
                 return self._runner.prepared[0].plan
             if input_feed is None:
-                return self._runner.plan(self._stand_ins(), stand_ins=True)
+                return self._runner.plan(stand_ins(self._face.graph), stand_ins=True)
             return self._runner.plan(self._check_feeds(input_feed))
 
     def explain(
@@ -370,30 +365,9 @@ class InferenceSession:
         for name in graph.inputs:
             declared = graph.values[name]
             if name in input_feed:
-                feeds[name] = _check_feed(name, declared.type, input_feed[name], self._device)
+                feeds[name] = check_feed(name, declared.type, input_feed[name], self._device)
             elif declared.constant is None and not isinstance(declared.type, OptionalType):
                 raise InputError(f"input {name!r} is missing; expected {declared.type}")
-        return feeds
-
-    def _symbols(self) -> bool:
-        """Whether a size of an input is open."""
-        tensors = [self._face.graph.tensor(n) for n in self._face.graph.inputs]
-        return any(t is None or t.static_shape is None for t in tensors)
-
-    def _stand_ins(self) -> dict[str, Any]:
-        """Inputs of zeros, open sizes 1: enough to make a plan."""
-        feeds: dict[str, Any] = {}
-        graph = self._face.graph
-        for name in graph.inputs:
-            if graph.constant(name) is not None:
-                continue
-            tensor = graph.tensor(name)
-            if tensor is None:
-                feeds[name] = [] if isinstance(graph.values[name].type, SequenceType) else None
-                continue
-            dims = tensor.shape or ()
-            sizes = [evaluate(d, dict.fromkeys(symbols_of(d), 1)) for d in dims]
-            feeds[name] = np.zeros(sizes, tensor.dtype.numpy)
         return feeds
 
     def _check_placement(self, plan: Plan) -> None:
@@ -435,40 +409,3 @@ def _check_operators(graph: Graph) -> None:
                 f"node {node.name or node.key!r}: nothing implements {domain} "
                 f"{node.op_type}-{node.since_version}"
             )
-
-
-def _check_feed(name: str, type_: ValueType | None, value: Any, device: Device | None) -> Feed:
-    """`value` as the runner takes it. Raises: InputError if it is of another type."""
-    if isinstance(type_, OptionalType) and value is None:
-        return None
-    if isinstance(type_, OptionalType):
-        return _check_feed(name, type_.element, value, device)
-    if isinstance(type_, SequenceType):
-        if not isinstance(value, (list, tuple)):
-            raise InputError(f"input {name!r} is a {type(value).__name__}; expected a list")
-        checked = [_check_feed(name, type_.element, v, device) for v in value]
-        return [v.numpy() if isinstance(v, DeviceValue) else v for v in checked]
-    if isinstance(value, DeviceValue):
-        value.device.require()
-        if device is None:
-            return value.numpy()
-        if value.device is not device:
-            raise InputError(f"input {name!r} lies on another device ({value.device.info.title})")
-        found = value.dtype
-    elif isinstance(value, (np.ndarray, np.generic)):
-        value = np.asarray(value)
-        if isinstance(type_, TensorType) and type_.shape == () and value.size == 1:
-            value = value.reshape(())
-        try:
-            found = from_numpy(value.dtype)
-        except KeyError:
-            raise InputError(f"input {name!r} has dtype {value.dtype}; expected {type_}") from None
-        if found is not STRING and not value.dtype.isnative:
-            value = value.astype(value.dtype.newbyteorder("="))
-    else:
-        raise InputError(
-            f"input {name!r} is a {type(value).__name__}; expected a NumPy array of {type_}"
-        )
-    if isinstance(type_, TensorType) and found is not type_.dtype:
-        raise InputError(f"input {name!r} has dtype {found.name}; expected {type_}")
-    return value  # type: ignore[no-any-return]
