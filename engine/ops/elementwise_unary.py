@@ -216,3 +216,6 @@ for _op, _since, _expr in (("IsNaN", 9, _NAN), ("IsInf", 10, _is_inf_expr)):
             tolerance=0.0,
         )
     )
+
+# two operands of one shape; it is run as its function body, in Swish and Mul
+register(OpDef("SwiGLU", since=28, infer=infer_same))

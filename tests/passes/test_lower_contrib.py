@@ -70,9 +70,9 @@ CASES = [
     ),
 ]
 KEPT = {
-    "counts keys": case(
+    "as long as the batch": case(
         "MultiHeadAttention",
-        [f32(2, 3, 8), f32(2, 5, 8), f32(2, 5, 8), None, np.array([3, 5], np.int32)],
+        [f32(2, 3, 8), f32(2, 5, 8), f32(2, 5, 8), None, np.array([3, 5, 0, 1], np.int32)],
         {"num_heads": 2},
     ),
     "count from the end": case(
@@ -80,8 +80,11 @@ KEPT = {
         [f32(2, 3, 8), f32(2, 5, 8), f32(2, 5, 8)],
         {"num_heads": 2, "unidirectional": 1},
     ),
-    "keys and values in one": case(
-        "Attention", [f32(2, 5, 6), f32(6, 24), f32(24)], {"num_heads": 2}, 2
+    "differ in size": case(
+        "Attention",
+        [f32(2, 5, 6), f32(6, 20), f32(20)],
+        {"num_heads": 2, "qkv_hidden_sizes": [8, 8, 4]},
+        2,
     ),
     "statistics are read": case(
         "SkipSimplifiedLayerNormalization", [f32(2, 3, 8), f32(2, 3, 8), f32(8)], {}, 3
@@ -229,14 +232,6 @@ def test_levels_that_agree_are_joined_as_they_are() -> None:
     assert [n.op_type for n in nodes] == ["Concat"]
 
 
-def is_kept(found: OpCase) -> bool:
-    """Those forms of the cases of the NumPy functions that stay; `KEPT` has each."""
-    rest = found.inputs[1:]
-    if found.op == "Attention":
-        return found.n_outputs > 1 or (len(rest) > 2 and rest[2] is not None and rest[2].ndim == 1)
-    return False
-
-
 @pytest.mark.parametrize("number", range(len(CASES)), ids=lambda i: f"{i}-{CASES[i].op}")
 @pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 def test_same_results(number: int, device: str) -> None:
@@ -244,7 +239,9 @@ def test_same_results(number: int, device: str) -> None:
     values = arrays(found)
     for dynamic in (False, True):
         model = build_model(found, values, dynamic=dynamic)
-        with engine.InferenceSession(model, device=device) as session:
+        # of open sizes some parts do not know enough
+        strict = device == "gpu" and not dynamic
+        with engine.InferenceSession(model, device=device, require_gpu=strict) as session:
             got = session.run(None, feeds(found, values))
         for mine, want in zip(got, run_fallback(found, values), strict=True):
             assert mine.dtype == want.dtype
@@ -256,7 +253,7 @@ def test_no_contrib_operator_is_left(number: int) -> None:
     found = CASES[number]
     result = run_passes(load_model(build_model(found)).graph)
     left = [n for n in result.graph.nodes if n.domain == MS]
-    assert bool(left) == is_kept(found), result.results["lower_contrib"].near_misses
+    assert not left, result.results["lower_contrib"].near_misses
 
 
 @pytest.mark.parametrize("reason", KEPT)

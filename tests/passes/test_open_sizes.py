@@ -44,7 +44,7 @@ def problem(case: Any) -> str:
     model = opened(case.model)
     if model is None:
         return ""
-    graph = load_model(model, for_gpu=True).graph
+    graph = load_model(model).graph
     (given, expected), *_ = case.data_sets
     feeds = {n: np.asarray(as_array(v)) for n, v in zip(graph.inputs, given, strict=True)}
     binding = bind_inputs(graph, feeds, {})
