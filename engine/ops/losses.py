@@ -14,7 +14,8 @@ def _reduced(view: NodeView) -> TensorType:
 
 
 def _infer(view: InferView) -> list[ValueType]:
-    return [_reduced(view), view.type(0)][: len(view.node.outputs)]
+    found: list[ValueType] = [_reduced(view), view.type(0)]
+    return found[: len(view.node.outputs)]
 
 
 for _name in ("NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"):
