@@ -65,18 +65,17 @@ class Windows:
         one = self.size[axis] == self.out[axis] == self.kernel[axis] == 1
         return one and self.begin[axis] == 0
 
-    def edges(self, columns: int, whole: bool) -> frozenset[int]:
-        """The elements that `columns` neighbouring windows of the last axis meet outside of it.
+    def edges(self, columns: int, whole: bool, axis: int = -1) -> frozenset[int]:
+        """The elements that `columns` neighbouring windows of an axis meet outside of it.
 
         Counted from the first element of the first of these windows; for any such `columns` that
         begin at a multiple of them. Windows past the last one do not count. `whole`: there are
         none. Sizes that are open may make it more elements than need be. For dilation 1.
         """
-        kernel, stride, begin, end = (
-            v[-1] for v in (self.kernel, self.strides, self.begin, self.end)
-        )
-        size, out = self.size[-1], self.out[-1]
-        assert isinstance(kernel, int) and isinstance(stride, int) and self.dilations[-1] == 1
+        kernel, stride = self.kernel[axis], self.strides[axis]
+        begin, end = self.begin[axis], self.end[axis]
+        size, out = self.size[axis], self.out[axis]
+        assert isinstance(kernel, int) and self.dilations[axis] == 1
         count = (columns - 1) * stride + kernel
         if not isinstance(begin, int) or not isinstance(end, int):
             return frozenset(range(count))

@@ -4,7 +4,7 @@
 // w: [groups * multiplier, kernel_d, kernel_h, kernel_w] f32
 // b: [groups * multiplier] f32, with BIAS
 // y: [N, groups * multiplier, out_d, out_h, out_w] f32
-// flags: BIAS; WIDE: rows of `x` are multiples of four long
+// flags: BIAS
 // dispatch: one workgroup computes WORKGROUP_SIZE strips
 struct Params {
     tiles: u32,
@@ -47,13 +47,6 @@ fn pixel(row: u32, row_inside: bool, column: i32) -> f32 {
     let inside = row_inside && u32(column) < params.in_w;
     return select(0.0, load_x(row + select(0u, u32(column), inside)), inside);
 }
-
-//# if WIDE
-fn pixel4(row: u32, row_inside: bool, column: i32) -> vec4<f32> {
-    let inside = row_inside && u32(column) < params.in_w;
-    return select(vec4<f32>(), load4_x(row + select(0u, u32(column), inside)), inside);
-}
-//# endif
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn main(

@@ -14,6 +14,7 @@ class Strip:
     `kernel` and `strides` (height, width) are known where the text is unrolled over them.
     `wide` stores four pixels at once: the row length must be a multiple of four. With `lead`, rows
     of the input are multiples of four long, `first + lead` is one, and pixels are loaded by fours.
+    `edge_rows` and `edges` are the rows and columns of its pixels that may be outside of the input.
     """
 
     rows: int
@@ -22,6 +23,8 @@ class Strip:
     strides: tuple[int, int] = (1, 1)
     wide: bool = False
     lead: int | None = None
+    edge_rows: frozenset[int] = frozenset()
+    edges: frozenset[int] = frozenset()
 
     def start(self) -> str:
         """Declares the accumulators `s<row>_<column>`."""
@@ -51,15 +54,12 @@ class Strip:
 
     def _known_kernel(self, height: int, width: int) -> str:
         step_h, step_w = self.strides
+        count = (self.columns - 1) * step_w + width
         lines = [f"let w{i} = load_w(at + {i}u);" for i in range(height * width)]
+        lines += [f"let in_{i} = u32(first + {i}) < params.in_w;" for i in sorted(self.edges)]
+        lines.append("let corner = i32((slice + u32(first_h)) * params.in_w) + first;")
         for r in range((self.rows - 1) * step_h + height):
-            lines += [
-                f"let h{r} = first_h + {r};",
-                f"let inside{r} = u32(h{r}) < params.in_h;",
-                f"let row{r} = (slice + select(0u, u32(h{r}), inside{r})) * params.in_w;",
-            ]
-            count = (self.columns - 1) * step_w + width
-            found, names = _pixels(count, self.lead, f"row{r}, inside{r}", f"{r}_")
+            found, names = self._pixels(r, count)
             lines += found
             for row in range(self.rows):
                 ky = r - row * step_h
@@ -70,6 +70,28 @@ class Strip:
                         for j in range(self.columns)
                     ]
         return join([*lines, f"at += {height * width}u;"], 2)
+
+    def _pixels(self, r: int, count: int) -> tuple[list[str], list[str]]:
+        """Declarations of the first `count` pixels of row `r` of the strip, and their names."""
+        names = [f"p{r}_{i}" for i in range(count)]
+        if self.lead is None:
+            lines = [f"let row{r} = u32(corner) + {r}u * params.in_w;"]
+            lines += [f"let {name} = load_x(row{r} + {i}u);" for i, name in enumerate(names)]
+        else:
+            start = self.lead - 4 if self.lead else 0
+            # an arithmetic shift: in front of the first row of all, this is negative
+            lines = [f"let row{r} = u32((corner + {start}) >> 2u) + {r}u * (params.in_w / 4u);"]
+            quads = range((count - start + 3) // 4)
+            lines += [f"let q{r}_{quad} = quad_x(row{r} + {quad}u);" for quad in quads]
+            names = [f"q{r}_{(i - start) // 4}[{(i - start) % 4}]" for i in range(count)]
+        if r in self.edge_rows:
+            lines.append(f"let inside{r} = u32(first_h + {r}) < params.in_h;")
+        for i in range(count):
+            within = [f"inside{r}"] * (r in self.edge_rows) + [f"in_{i}"] * (i in self.edges)
+            if within:
+                lines.append(f"let e{r}_{i} = select(0.0, {names[i]}, {' && '.join(within)});")
+                names[i] = f"e{r}_{i}"
+        return lines, names
 
     def store(self) -> str:
         """Stores rows from `oh` and columns from `column` on, as far as they are inside."""
@@ -85,21 +107,3 @@ class Strip:
                 lines.append(f"    if (column + {j}u < params.out_w) {{ {call} }}" if j else call)
             lines.append("}")
         return join(lines, 1)
-
-
-def _pixels(count: int, lead: int | None, row: str, suffix: str) -> tuple[list[str], list[str]]:
-    """Declarations of `count` neighbouring pixels from `first` on, and their names."""
-    names = [f"p{suffix}{i}" for i in range(count)]
-    if lead is None:
-        return [f"let {n} = pixel({row}, first + {i});" for i, n in enumerate(names)], names
-    lines = []
-    for start in range(lead - 4, count, 4):
-        inside = [i for i in range(start, start + 4) if 0 <= i < count]
-        if len(inside) >= 3:
-            quad = f"q{suffix}{start + 4}"
-            lines.append(f"let {quad} = pixel4({row}, first + {start});")
-            for i in inside:
-                names[i] = f"{quad}[{i - start}]"
-        else:
-            lines += [f"let {names[i]} = pixel({row}, first + {i});" for i in inside]
-    return lines, names

@@ -219,6 +219,7 @@ def _strips(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
         return [(Strip(1, 4), ())]
     rows = 1 if win.out[1] == 1 else 4 // strides[0]
     strip = Strip(rows, 4 if rows > 1 else 8, (height, width), (strides[0], strides[1]))
+    strip = replace(strip, edge_rows=win.edges(rows, whole=False, axis=1))
     whole, pad = divisible(win.out[2], 4), win.begin[2]
     found = [(replace(strip, wide=True), (whole,)), (strip, ())]
     if isinstance(pad, int):
@@ -227,7 +228,13 @@ def _strips(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
         eights = planes * ceildiv(win.out[1], rows) * ceildiv(win.out[2], 8)
         many = (*guards, at_least(eights, 4096), at_least(win.out[2], 16))
         found = [(replace(fours, columns=8), many), (fours, guards), *found]
-    return found
+    return [
+        (
+            replace(strip, edges=win.edges(strip.columns, whole=strip.wide and strip.columns == 4)),
+            when,
+        )
+        for strip, when in found
+    ]
 
 
 def _depthwise(view: Lowering, geo: Geometry) -> Stage:
@@ -257,7 +264,7 @@ def _depthwise(view: Lowering, geo: Geometry) -> Stage:
                 tensors,
                 params,
                 linear(count),
-                flags=frozenset(["BIAS"] * bias + ["WIDE"] * (strip.lead is not None)),
+                flags=frozenset(["BIAS"] * bias),
                 text={"START": strip.start(), "TAPS": strip.taps(), "STORE": strip.store()},
                 trips=trips_of(geo),
                 when=guards,
