@@ -27,7 +27,7 @@ from engine.ops import (
 from engine.ops._shapes import infer_same
 from engine.ops._variants import MAX_TRIPS, choose
 from engine.ops._work import FLOAT_NBYTES, SUM_PASSES, in_shape, whole_passes
-from engine.ops.reduce import WORKGROUP, by_workgroup
+from engine.ops.reduce import WORKGROUP, lanes_of
 from engine.work import GpuWork
 
 ROW_LIMIT = MAX_TRIPS // 3 * WORKGROUP
@@ -127,11 +127,11 @@ def _lower(view: Lowering) -> Sequence[Stage]:
             tensors[name] = node.outputs[index]
             flags.add(name.upper())
 
-    def call(shared: bool, wide: bool, *when: Guard) -> KernelCall:
-        width = (4 if wide else 1) * (WORKGROUP if shared else 1)
+    def call(lanes: int, wide: bool, *when: Guard) -> KernelCall:
+        width = (4 if wide else 1) * lanes
         vectors = (divisible(found.count, 4), *(g for o in operands for g in o.wide_if))
         return KernelCall(
-            "norm_workgroup" if shared else "norm",
+            "norm_workgroup" if lanes > 1 else "norm",
             tensors,
             {
                 "rows": found.rows,
@@ -139,19 +139,17 @@ def _lower(view: Lowering) -> Sequence[Stage]:
                 "epsilon": float(view.attr("epsilon", 1e-5)),
                 **words,
             },
-            linear(found.rows * WORKGROUP if shared else found.rows, WORKGROUP),
+            linear(found.rows * lanes, WORKGROUP),
             frozenset(flags | ({"VEC4"} if wide else set())),
             {"AFFINE": _affine(found, wide)},
             extra_params=tuple((name, "u32") for name in words),
+            overrides={"LANES": lanes} if lanes > 1 else {},
             trips=ceildiv(found.count, width) * 3,
             when=(*vectors, *when) if wide else when,
         )
 
-    long = by_workgroup(found.rows, found.count, True)
-    orders = ((True, long), (False, (at_least(MAX_TRIPS, found.count * 3),)), (True, ()))
-    return [
-        choose([call(shared, wide, *when) for shared, when in orders for wide in (True, False)])
-    ]
+    orders = lanes_of(found.rows, found.count, True, view.target)
+    return [choose([call(lanes, wide, *when) for lanes, when in orders for wide in (True, False)])]
 
 
 def _supports(view: NodeView) -> Support:

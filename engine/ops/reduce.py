@@ -36,6 +36,7 @@ from engine.ops._reductions import Formula, formula, position
 from engine.ops._symbolic import contents
 from engine.ops._variants import MAX_TRIPS, choose
 from engine.ops._work import SUM_PASSES, in_nbytes, in_shape, out_nbytes, out_shape
+from engine.target import Target
 from engine.work import CpuWork, GpuWork
 
 WORKGROUP = 64
@@ -101,17 +102,35 @@ def _problem(shape: Shape, axes: Sequence[int]) -> _Problem:
     )
 
 
-def by_workgroup(size: Dim, count: Dim, contiguous: bool) -> tuple[Guard, ...]:
-    """When a workgroup an output pays: long rows, too few outputs to fill a GPU one by one."""
-    if contiguous:
+def by_workgroup(size: Dim, count: Dim, contiguous: bool, target: Target) -> tuple[Guard, ...]:
+    """When a workgroup an output pays: long rows, too few outputs to fill a GPU one by one.
+
+    Where the elements of a row are neighbours, a GPU loads them fast if invocations that are
+    neighbours read them. A CPU gains nothing from that, but must wait at barriers.
+    """
+    if not contiguous:
+        return at_least(count, 256), at_least(256, size)
+    if target.software:
         return at_least(count, 256), at_least(2048, size)
-    return at_least(count, 256), at_least(256, size)
+    return (at_least(count, 64),)
+
+
+def lanes_of(
+    rows: Dim, count: Dim, contiguous: bool, target: Target
+) -> list[tuple[int, tuple[Guard, ...]]]:
+    """Invocations that share a row, 1 to WORKGROUP, and when that many are best; in order."""
+    found: list[tuple[int, tuple[Guard, ...]]]
+    found = [(WORKGROUP, by_workgroup(rows, count, contiguous, target))]
+    if contiguous and not target.software:
+        found = [(WORKGROUP, (at_least(count, 256),)), (WORKGROUP // 4, (at_least(count, 32),))]
+    return [*found, (1, (at_least(MAX_TRIPS, count * 3),)), (WORKGROUP, ())]
 
 
 def _calls(
     problem: _Problem,
     text: Mapping[str, str],
     tensors: tuple[str, str],
+    target: Target,
     *,
     total: Dim,
     chunks: int = 1,
@@ -147,7 +166,11 @@ def _calls(
     fits = at_least(MAX_TRIPS, count + ceildiv(count, 256))
     orders: list[tuple[bool, tuple[Guard, ...]]] = [(True, ())]
     if chunks == 1:
-        orders = [(True, by_workgroup(size, count, contiguous)), (False, (fits,)), (True, ())]
+        orders = [
+            (True, by_workgroup(size, count, contiguous, target)),
+            (False, (fits,)),
+            (True, ()),
+        ]
     widths = (True, False) if contiguous else (False,)
     return [call(shared, wide, *when) for shared, when in orders for wide in widths]
 
@@ -176,18 +199,22 @@ def _lower(view: Lowering) -> Sequence[Stage]:
     shape, rule = view.shape(0), _rule(view)
     element, result = view.dtype(0).wgsl, view.out().dtype.wgsl
     problem = _problem(shape, reduced_axes(view, len(shape)))
-    source, target = view.node.inputs[0], view.node.outputs[0]
+    source, reduced = view.node.inputs[0], view.node.outputs[0]
     if not _is_split(problem, rule):
         text = _text(problem, rule, (element, result), "whole")
-        return [choose(_calls(problem, text, (source, target), total=problem.count))]
+        return [choose(_calls(problem, text, (source, reduced), view.target, total=problem.count))]
     acc = rule.partial(element)
     between = view.scratch(_DTYPES[acc], (problem.size, CHUNKS))
     second = _problem((problem.size, CHUNKS), (1,))
     text = _text(problem, rule, (element, result), "first")
     last = _text(second, rule, (element, result), "second")
     return [
-        choose(_calls(problem, text, (source, between), total=problem.count, chunks=CHUNKS)),
-        choose(_calls(second, last, (between, target), total=problem.count)),
+        choose(
+            _calls(
+                problem, text, (source, between), view.target, total=problem.count, chunks=CHUNKS
+            )
+        ),
+        choose(_calls(second, last, (between, reduced), view.target, total=problem.count)),
     ]
 
 

@@ -21,7 +21,7 @@ from engine.ops import (
 from engine.ops._shapes import infer_same
 from engine.ops._variants import MAX_TRIPS, choose
 from engine.ops._work import FLOAT_NBYTES, SUM_PASSES, in_shape, whole_passes
-from engine.ops.reduce import WORKGROUP, by_workgroup
+from engine.ops.reduce import WORKGROUP, lanes_of
 from engine.work import GpuWork
 
 
@@ -49,23 +49,22 @@ def _lower(view: Lowering) -> Sequence[Stage]:
     contiguous = found.stride == 1
     vectors = divisible(found.count, 4)
 
-    def call(shared: bool, wide: bool, *when: Guard) -> KernelCall:
-        width = (4 if wide else 1) * (WORKGROUP if shared else 1)
+    def call(lanes: int, wide: bool, *when: Guard) -> KernelCall:
+        width = (4 if wide else 1) * lanes
         return KernelCall(
-            "softmax_workgroup" if shared else "softmax",
+            "softmax_workgroup" if lanes > 1 else "softmax",
             {"input": view.node.inputs[0], "output": view.node.outputs[0]},
             {"rows": found.rows, "count": found.count, "stride": found.stride},
-            linear(found.rows * WORKGROUP if shared else found.rows, WORKGROUP),
+            linear(found.rows * lanes, WORKGROUP),
             flags | ({"VEC4"} if wide else set()),
+            overrides={"LANES": lanes} if lanes > 1 else {},
             trips=ceildiv(found.count, width) * 3,
             when=(vectors, *when) if wide else when,
         )
 
-    long = by_workgroup(found.rows, found.count, contiguous)
-    fits = at_least(MAX_TRIPS, found.count * 3)
     widths = (True, False) if contiguous else (False,)
-    orders = ((True, long), (False, (fits,)), (True, ()))
-    return [choose([call(shared, wide, *when) for shared, when in orders for wide in widths])]
+    orders = lanes_of(found.rows, found.count, contiguous, view.target)
+    return [choose([call(lanes, wide, *when) for lanes, when in orders for wide in widths])]
 
 
 def _lower_hardmax(view: Lowering) -> Sequence[Stage]:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from engine.ops import Lowering, definition
+from engine.runtime import targets
 from engine.target import Target
 from tests.ops.harness import (
     OpCase,
@@ -212,19 +213,33 @@ def test_training_is_refused_by_the_gpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "kernel", "wide"),
+    ("shape", "lanes", "software_lanes", "wide"),
     [
-        ((128, 768), "norm_workgroup", True),
-        ((128, 769), "norm_workgroup", False),
-        ((5000, 256), "norm", True),
-        ((128, 37), "norm", False),
+        ((128, 768), 64, 64, True),
+        ((128, 769), 64, 64, False),
+        ((5000, 256), 64, 1, True),
+        ((128, 128), 16, 1, True),
+        ((128, 37), 16, 1, False),
+        ((128, 31), 1, 1, False),
     ],
 )
-def test_choice_of_kernel(shape: tuple[int, int], kernel: str, wide: bool) -> None:
+def test_choice_of_kernel(
+    shape: tuple[int, int], lanes: int, software_lanes: int, wide: bool
+) -> None:
     operands = ((shape, "float32"), (shape[1:], "float32"))
     graph, node, _ = inferred(OpCase("LayerNormalization", operands))
     op = definition(node)
     assert op is not None and op.lower is not None
-    view = Lowering(graph, node, Target.baseline(), lambda kind: "", lambda *_: "")
-    (stage,) = op.lower(view)
-    assert [(c.shader, "VEC4" in c.flags) for c in stage] == [(kernel, wide)]
+    for target, wanted in ((Target(), lanes), (Target(software=True), software_lanes)):
+        view = Lowering(graph, node, target, lambda kind: "", lambda *_: "")
+        (stage,) = op.lower(view)
+        found = [(c.overrides.get("LANES", 1), "VEC4" in c.flags) for c in stage]
+        assert found == [(wanted, wide)]
+        assert (stage[0].shader == "norm") == (wanted == 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_rows_as_software_takes_them(case: OpCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    check_gpu(case)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from engine import dims
 from engine.errors import ShapeError
 from engine.ops import KernelCall, Lowering, Stage, definition
+from engine.ops.reduce import by_workgroup
 from engine.target import Target
 from tests.ops.harness import (
     OpCase,
@@ -220,6 +221,16 @@ def described(call: KernelCall) -> str:
     return call.shader + ("+vec4" if "VEC4" in call.flags else "")
 
 
+def test_workgroups_share_rows_sooner_on_a_gpu() -> None:
+    def holds(rows: int, count: int, contiguous: bool, **of: Any) -> bool:
+        guards = by_workgroup(rows, count, contiguous, Target(**of))
+        return all(g.known for g in guards)
+
+    assert holds(5000, 64, True) and not holds(5000, 63, True)
+    assert not holds(5000, 1000, True, software=True) and holds(2000, 256, True, software=True)
+    assert holds(256, 256, False) and not holds(257, 256, False)
+
+
 @pytest.mark.parametrize(
     ("shape", "axis", "kernels"),
     [
@@ -229,7 +240,7 @@ def described(call: KernelCall) -> str:
         ((4, 4001), 1, ["reduce_workgroup"]),
         ((4000, 400), 0, ["reduce"]),
         ((4000, 4), 0, ["reduce_workgroup"]),
-        ((2, 1 << 20), 1, ["reduce_workgroup+vec4", "reduce+vec4"]),
+        ((2, 1 << 20), 1, ["reduce_workgroup+vec4", "reduce_workgroup+vec4"]),
     ],
 )
 def test_choice_of_kernels(shape: tuple[int, ...], axis: int, kernels: list[str]) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from engine.ops import Lowering, definition
+from engine.runtime import targets
 from engine.target import Target
 from tests.ops.harness import (
     OpCase,
@@ -113,25 +114,38 @@ def test_engine_on_the_cpu() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "axis", "kernel", "wide"),
+    ("shape", "axis", "lanes", "software_lanes", "wide"),
     [
-        ((128, 64), 1, "softmax", True),
-        ((5000, 1000), 1, "softmax", True),
-        ((128, 37), 1, "softmax", False),
-        ((128, 768), 1, "softmax_workgroup", True),
-        ((128, 769), 1, "softmax_workgroup", False),
-        ((64, 1000, 100), 1, "softmax", False),
+        ((128, 64), 1, 16, 1, True),
+        ((5000, 1000), 1, 64, 1, True),
+        ((128, 37), 1, 16, 1, False),
+        ((128, 31), 1, 1, 1, False),
+        ((128, 768), 1, 64, 64, True),
+        ((128, 769), 1, 64, 64, False),
+        ((64, 1000, 100), 1, 1, 1, False),
+        ((2, 1000, 100), 1, 64, 64, False),
     ],
 )
-def test_choice_of_kernel(shape: tuple[int, ...], axis: int, kernel: str, wide: bool) -> None:
+def test_choice_of_kernel(
+    shape: tuple[int, ...], axis: int, lanes: int, software_lanes: int, wide: bool
+) -> None:
     case = OpCase("Softmax", ((shape, "float32"),), {"axis": axis})
     graph, node, _ = inferred(case)
     op = definition(node)
     assert op is not None and op.lower is not None
-    view = Lowering(graph, node, Target.baseline(), lambda kind: "", lambda *_: "")
-    (stage,) = op.lower(view)
-    assert [(c.shader, "VEC4" in c.flags) for c in stage] == [(kernel, wide)]
-    assert stage[0].when == ()
+    for target, wanted in ((Target(), lanes), (Target(software=True), software_lanes)):
+        view = Lowering(graph, node, target, lambda kind: "", lambda *_: "")
+        (stage,) = op.lower(view)
+        found = [(c.overrides.get("LANES", 1), "VEC4" in c.flags) for c in stage]
+        assert found == [(wanted, wide)]
+        assert stage[0].when == () and (stage[0].shader == "softmax") == (wanted == 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_rows_as_software_takes_them(case: OpCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    check_gpu(case)
 
 
 def test_a_row_that_is_too_long_is_refused() -> None:
