@@ -78,7 +78,10 @@ class Products:
             if self.cold:
                 each += time_ns(4 * touched, rates.panel_bytes_per_s)
             else:
-                each += _pass_ns(4 * touched, rates.cache_bytes_per_s, rates.panel_bytes_per_s)
+                # BLAS packs operands: it reads and writes them, and the result, once more
+                each += _pass_ns(
+                    4 * touched, -(-rates.cache_bytes_per_s // 2), rates.panel_bytes_per_s
+                )
         return self.count * (rates.product_ns + each)
 
 

@@ -2,8 +2,8 @@
 
     OPENBLAS_NUM_THREADS=1 LP_NUM_THREADS=1 python -m tests.prediction_cases [--gpu]
 
-With one thread for BLAS and for software Vulkan, the CPU time of the process is what a call takes on
-an idle machine; the GPU is only measured where it is such software.
+With one thread for BLAS and for software Vulkan, the CPU time of the process is what a call takes
+on an idle machine; the GPU is only measured where it is such software.
 """
 
 from __future__ import annotations

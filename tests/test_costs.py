@@ -136,9 +136,9 @@ def test_products_with_a_vector_only_read_the_matrix() -> None:
     rates = PROFILE.cpu
     assert Products(3, 1, 10, 20).ns(rates) == 3 * (5 + 4 * 200)
     assert Products(1, 20, 10, 1).ns(rates) == 5 + 4 * 200
-    assert Products(2, 10, 10, 10).ns(rates) == 2 * (5 + 2000 + 4 * 300)
+    assert Products(2, 10, 10, 10).ns(rates) == 2 * (5 + 2000 + 8 * 300)
     slow = changed(PROFILE, panel_bytes_per_s=10**8).cpu
-    assert Products(1, 10, 10, 10).ns(slow) == 5 + 2000 + 4 * 300
+    assert Products(1, 10, 10, 10).ns(slow) == 5 + 2000 + 8 * 300
     assert Products(1, 10, 10, 10, cold=True).ns(slow) == 5 + 2000 + 40 * 300
 
 

@@ -50,6 +50,11 @@ def fastest_of_ns(
     return [min(samples) for samples in _samples(actions, share_s, clock)]
 
 
+def usual_ns(action: Callable[[], object], share_s: float = SHARE_S) -> int:
+    """`usual_of_ns` of one action."""
+    return usual_of_ns([action], share_s)[0]
+
+
 def usual_of_ns(
     actions: Sequence[Callable[[], object]], share_s: float = SHARE_S, clock: Clock = thread_time_ns
 ) -> list[int]:
