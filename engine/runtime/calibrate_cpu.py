@@ -18,7 +18,7 @@ from engine.rates import CpuRates, DeviceProfile
 from engine.runtime.calibrate_lab import Chain, Lab, fastest_ns, less, rate, usual_ns, usual_of_ns
 from engine.work import time_ns
 
-_SHARE_S = 0.02
+_SHARE_S = 0.015
 _BETWEEN = 8
 _ROTATED = 8
 _SQUARES = (96, 384)

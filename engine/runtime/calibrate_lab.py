@@ -23,9 +23,9 @@ from engine.runtime.executor import Executor
 from engine.target import Target
 from engine.work import GpuWork
 
-SAMPLES = 8
+SAMPLES = 6
 ATTEMPTS = 3
-SHARE_S = 0.03
+SHARE_S = 0.02
 
 
 Clock = Callable[[], int]
