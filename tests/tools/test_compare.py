@@ -319,7 +319,14 @@ FAULTS = (
 )
 
 
-@pytest.mark.parametrize("plant", FAULTS, ids=lambda p: p.name)
+QUICK = frozenset({"exp", "chain", "epilogue", "eliminate", "memory", "body"})
+"""One of each kind; the others are slow together."""
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [pytest.param(p, id=p.name, marks=() if p.name in QUICK else pytest.mark.slow) for p in FAULTS],
+)
 def test_planted_faults_are_found_and_named(
     plant: Plant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -336,7 +343,10 @@ def test_planted_faults_are_found_and_named(
         assert finding.differences and not finding.differences[0].ok
 
 
-@pytest.mark.parametrize("against", ["cpu", "onnxruntime", "reference"])
+@pytest.mark.parametrize(
+    "against",
+    ["cpu", *(pytest.param(a, marks=pytest.mark.slow) for a in ("onnxruntime", "reference"))],
+)
 def test_without_a_fault_nothing_is_found(against: str, tmp_path: Path) -> None:
     for text, feeds in ((NETWORK, network()), (IMAGE, image())):
         found = examine(tmp_path, text, feeds, against)
@@ -398,6 +408,7 @@ def test_rounding_that_adds_up_blames_no_node(tmp_path: Path) -> None:
     assert found.finding.model is None and "every kernel is right" in found.finding.notes[0]
 
 
+@pytest.mark.slow
 def test_a_plan_from_an_earlier_start_is_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -516,6 +527,7 @@ def test_sequences_and_strings_are_compared(tmp_path: Path) -> None:
     assert found.ok and {d.name.split("[")[0] for d in found.outputs} == {"more", "y"}
 
 
+@pytest.mark.slow
 def test_values_are_held_in_slices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     plain = passes.collect
@@ -556,6 +568,7 @@ def test_what_cannot_be_compared_is_said(
         compare(Setup(model), {}, against="nobody", folder=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_user_can_ask_for_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plants.expression(monkeypatch, "Exp", "exp({0} * 1.001)")
     model = tmp_path / "model.onnx"

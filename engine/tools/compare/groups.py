@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from engine.dims import evaluate
+from engine.errors import EngineError
 from engine.ir import Array, Node
 from engine.plan import Plan
 from engine.runtime.host import HostNode
@@ -132,7 +133,12 @@ def _evaluate(
     with np.errstate(all="ignore"):
         for node in nodes:
             given = [_value(plan, n, values, inputs, binding) if n else None for n in node.inputs]
-            outputs = HostNode(plan, node).call(given)
+            try:
+                outputs = HostNode(plan, node).call(given)
+            except Exception as error:
+                raise EngineError(
+                    f"NumPy does not compute {node.op_type} {node.name or node.key!r}: {error}"
+                ) from error
             for name, output in zip(node.outputs, outputs, strict=False):
                 if name:
                     values[name] = change(output)
