@@ -65,8 +65,9 @@ def test_what_is_needed_in_both_orders_is_stored_twice() -> None:
 
 
 def test_what_follows_a_transpose_may_have_it_in_front() -> None:
-    text = """g (float[5, 3] x) => (float[3, 5] z) { a = Exp(x)  y = Transpose(a)  z = Neg(y) }"""
-    assert labels(text, x=floats(5, 3)) == ["Exp", "Transpose + Neg"]
+    text = """g (float[5, 3] x, float[5] w) => (float[3, 5] z) {
+        a = Exp(x)  y = Transpose(a)  z = Add(y, w) }"""
+    assert labels(text, x=floats(5, 3), w=floats(5)) == ["Exp", "Transpose + Add"]
 
 
 @pytest.mark.parametrize(

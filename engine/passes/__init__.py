@@ -30,6 +30,7 @@ from engine.passes.lower_ml import lower_ml
 from engine.passes.lower_training import lower_training
 from engine.passes.merge_views import merge_views
 from engine.passes.sink_pad import sink_pad
+from engine.passes.sink_views import sink_views
 from engine.passes.split_cache import split_cache
 from engine.progress import tell
 
@@ -144,6 +145,11 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "fold_pad",
         fold_pad,
         "any time; the window operator is final now",
+    ),
+    PipelineStep(
+        "sink_views",
+        sink_views,
+        "patterns are found; views and transposes behind it are merged next",
     ),
     PipelineStep(
         "merge_views",

@@ -14,7 +14,8 @@ from xml.sax.saxutils import escape
 from engine.errors import EngineError
 
 COLOURS = (
-    *("#2a6fb0", "#e08a1e", "#3f9b57", "#b3446c", "#7a68b3", "#5b8fa8", "#b58b3b", "#8c8c8c"),
+    *("#2a6fb0", "#e08a1e", "#3f9b57", "#b3446c", "#7a68b3"),
+    *("#5fb3c9", "#b58b3b", "#8c8c8c", "#1d3a5f", "#d9a6bd"),
 )
 """Fills, told apart by those who see red and green alike."""
 

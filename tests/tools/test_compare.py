@@ -251,7 +251,7 @@ FAULTS = (
         """m (float[3,3,3] x) => (float[3,3,3] y) {
           s = Transpose <perm = [1, 2, 0]> (x)
           t = Transpose <perm = [0, 2, 1]> (s)
-          y = Exp(t)
+          y = Softmax(t)
         }""",
         lambda: {"x": noise(3, 3, 3)},
     ),

@@ -1,0 +1,73 @@
+"""Transposes and views move behind elementwise nodes that read nothing else in their order."""
+
+from __future__ import annotations
+
+import pytest
+
+from engine.passes import run_passes
+from engine.passes.sink_views import sink_views
+from tests.passes.graphs import check_rewrite, check_untouched, typed
+
+
+def test_single_numbers_do_not_mind() -> None:
+    result = check_rewrite(
+        sink_views,
+        """g (float[n, 3, 4] x) => (float[4, n, 3] y) <float h = {0.5}, float[1, 1] s = {3.0}> {
+            t = Transpose<perm = [2, 0, 1]>(x)  a = Mul(t, h)  b = Relu(a)  y = Sub(s, b) }""",
+        """g (float[n, 3, 4] x) => (float[4, n, 3] y) <float h = {0.5}, float[1, 1] s = {3.0}> {
+            a = Mul(x, h)  b = Relu(a)  c = Sub(s, b)  y = Transpose<perm = [2, 0, 1]>(c) }""",
+        n=2,
+    )
+    assert [n.origin for n in result.graph.nodes][-1] == ("Transpose(t)",)
+
+
+def test_views_move_too() -> None:
+    check_rewrite(
+        sink_views,
+        """g (float[n, 6] x) => (float[n, 2, 3] y)
+            <float h = {0.5}, int64[3] r = {0, 2, 3}, int64[1] a = {1}> {
+            v = Reshape(x, r)  m = Mul(v, h)  u = Unsqueeze(m, a)  e = Exp(u)
+            y = Squeeze(e, a) }""",
+        """g (float[n, 6] x) => (float[n, 2, 3] y)
+            <float h = {0.5}, int64[3] r = {0, 2, 3}, int64[1] a = {1}> {
+            m = Mul(x, h)  e = Exp(m)  v = Reshape(e, r)  u = Unsqueeze(v, a)
+            y = Squeeze(u, a) }""",
+        n=2,
+    )
+
+
+def test_two_equal_ones_become_one() -> None:
+    check_rewrite(
+        sink_views,
+        """g (float[2, 3, 4] x, float[1, 3, 4] z) => (float[4, 2, 3] y) {
+            t = Transpose<perm = [2, 0, 1]>(x)  e = Exp(z)
+            u = Transpose<perm = [2, 0, 1]>(e)  y = Div(u, t) }""",
+        """g (float[2, 3, 4] x, float[1, 3, 4] z) => (float[4, 2, 3] y) {
+            e = Exp(z)  d = Div(e, x)  y = Transpose<perm = [2, 0, 1]>(d) }""",
+    )
+
+
+def test_what_it_is_moved_to_cancels_it() -> None:
+    text = """g (float[2, 3, 4] x) => (float[2, 3, 4] y) {
+        t = Transpose<perm = [0, 2, 1]>(x)  r = Relu(t)  y = Transpose<perm = [0, 2, 1]>(r) }"""
+    assert [n.op_type for n in run_passes(typed(text)).graph.nodes] == ["Relu"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "t = Transpose(x)  y = Add(t, w)",
+        "t = Transpose(x)  r = Relu(t)  y = Add(r, t)",
+        "t = Transpose(x)  y = Softmax<axis = 0>(t)",
+        "t = Transpose(x)  u = Transpose<perm = [0, 1]>(x)  y = Add(t, u)",
+        "t = Transpose(x)  y = Relu(t)  z = Neg(t)",
+    ],
+)
+def test_it_stays_where_order_matters(body: str) -> None:
+    check_untouched(
+        sink_views,
+        f"g (float[3, 3] x, float[3] w) => (float[3, 3] y) {{ {body} }}".replace(
+            "(float[3, 3] y)",
+            "(float[3, 3] y, float[3, 3] z)" if "z =" in body else "(float[3, 3] y)",
+        ),
+    )
