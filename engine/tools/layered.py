@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 from math import log
 
@@ -357,19 +358,8 @@ def _rows(boxes: Sequence[Box], edges: Sequence[tuple[int, int]]) -> list[int]:
         if boxes[a].band == boxes[b].band:
             before[b].append(a)
             after[a].append(b)
-    depth = [0] * len(boxes)
-    left = [len(b) for b in before]
-    ready = [i for i, count in enumerate(left) if not count]
-    done = []
-    while ready:
-        box = ready.pop()
-        done.append(box)
-        for reader in after[box]:
-            depth[reader] = max(depth[reader], depth[box] + 1)
-            left[reader] -= 1
-            if not left[reader]:
-                ready.append(reader)
-    for box in done:
+    depth = _depths(before, after)
+    for box in range(len(boxes)):
         if not before[box] and after[box]:
             depth[box] = min(depth[r] for r in after[box]) - 1
     rows = [0] * len(boxes)
@@ -381,6 +371,26 @@ def _rows(boxes: Sequence[Box], edges: Sequence[tuple[int, int]]) -> list[int]:
             rows[i] = base + used[depth[i]]
         base += len(used)
     return rows
+
+
+def _depths(before: Sequence[Sequence[int]], after: Sequence[Sequence[int]]) -> list[int]:
+    """The longest way to each box; a cycle is cut before its first box: an edge then leads up."""
+    depth = [0] * len(before)
+    left = [len(b) for b in before]
+    ready = [i for i, count in enumerate(left) if not count]
+    waiting = iter(range(len(before)))
+    done: set[int] = set()
+    while len(done) < len(before):
+        box = heappop(ready) if ready else next(i for i in waiting if i not in done)
+        done.add(box)
+        for reader in after[box]:
+            if reader in done:
+                continue
+            depth[reader] = max(depth[reader], depth[box] + 1)
+            left[reader] -= 1
+            if not left[reader]:
+                heappush(ready, reader)
+    return depth
 
 
 def _mean(values: list[float], otherwise: float) -> float:

@@ -101,11 +101,28 @@ class _Drawer:
                 self.inputs[name] = len(self.units)
                 self.units.append(_Unit((), -1, "input", name))
         groups: dict[tuple[int, ...], list[int]] = {}
+        inside = self._inside()
         for i, node in enumerate(self.report.nodes):
-            groups.setdefault(node.kernels or (-1 - i,), []).append(i)
+            groups.setdefault(node.kernels or inside.get(i, (-1 - i,)), []).append(i)
         for members in groups.values():
             self.unit_of.update(dict.fromkeys(members, len(self.units)))
             self.units.append(_Unit(tuple(members), bands[members[0]]))
+
+    def _inside(self) -> dict[int, tuple[int, ...]]:
+        """The kernels of views that lie between nodes of one kernel."""
+        nodes = self.report.nodes
+        readers: dict[str, list[int]] = {}
+        for i, node in enumerate(nodes):
+            for name in node.inputs:
+                readers.setdefault(name, []).append(i)
+        found: dict[int, tuple[int, ...]] = {}
+        for i, node in reversed(list(enumerate(nodes))):
+            maker = self.maker.get(self._root(node.outputs[0]))
+            if node.device == "view" and maker is not None and nodes[maker].kernels:
+                after = [r for name in node.outputs for r in readers.get(name, ())]
+                if nodes[maker].kernels in [nodes[r].kernels or found.get(r) for r in after]:
+                    found[i] = nodes[maker].kernels
+        return found
 
     def _bands(self) -> list[int]:
         """Subgraphs; what is never run is where what it reads is made."""

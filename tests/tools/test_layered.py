@@ -139,3 +139,12 @@ def test_no_line_runs_through_a_box_on_its_way_to_the_next_column() -> None:
                     continue
                 beside = max(x0, x1) <= left or right <= min(x0, x1)
                 assert beside or max(y0, y1) <= top or bottom <= min(y0, y1)
+
+
+def test_a_cycle_is_cut() -> None:
+    boxes = [box() for _ in range(6)]
+    found = draw(boxes, [(0, 1), (1, 2), (2, 3), (3, 1), (3, 4), (4, 5)])
+    check_apart(boxes, found)
+    assert all(a[1] < b[1] for a, b in pairwise(found.corners))
+    points = {(line.start, line.end): line.points for line in found.lines}
+    assert points[3, 1] == () and points[3, 4] != ()

@@ -239,3 +239,23 @@ def test_a_picture_of_it_shows_both_devices(tmp_path: Path, dark: bool) -> None:
     for colour in (0x17382A, 0x44291A) if dark else (0xE0F4E8, 0xFDEADB):
         wanted = [colour >> 16, colour >> 8 & 255, colour & 255]
         assert (np.abs(pixels - wanted).max(axis=2) <= 2).sum() > 500, hex(colour)
+
+
+def test_a_view_inside_a_kernel_is_drawn_inside_it() -> None:
+    text = """g (float[4,6,64] x) => (float[2,4,6,32] y) <int64[4] shape = {4, 6, 2, 32}> {
+      s = Softmax(x)
+      v = Reshape(s, shape)
+      y = Transpose<perm = [2, 0, 1, 3]>(v)
+    }"""
+    found = report(text=text)
+    assert [(n.op_type, n.device, n.kernels) for n in found.nodes] == [
+        ("Softmax", "gpu", (0,)),
+        ("Reshape", "view", ()),
+        ("Transpose", "gpu", (0,)),
+    ]
+    drawing = data_of(explain_page(found, "m"))["drawing"]
+    assert isinstance(drawing, dict)
+    (group,) = drawing["groups"]
+    tops = [y for _, y in drawing["nodes"]]
+    assert tops == sorted(tops)
+    assert all(group["y"] < y < group["y"] + group["height"] for y in tops)
