@@ -14,24 +14,7 @@ struct Params {
     rows: u32,
     groups: u32,
     multiplier: u32,
-    in_d: u32,
-    in_h: u32,
-    in_w: u32,
-    out_d: u32,
-    out_h: u32,
-    out_w: u32,
-    kernel_d: u32,
-    kernel_h: u32,
-    kernel_w: u32,
-    stride_d: u32,
-    stride_h: u32,
-    stride_w: u32,
-    dilation_d: u32,
-    dilation_h: u32,
-    dilation_w: u32,
-    pad_d: i32,
-    pad_h: i32,
-    pad_w: i32,
+//# include lib/window_params.wgsl
 }
 @group(0) @binding(0) var<storage, read> x: array<T>;
 @group(0) @binding(1) var<storage, read> w: array<T>;

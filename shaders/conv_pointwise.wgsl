@@ -4,20 +4,12 @@
 // w: [groups, blocks, group_in, PACK] f32, zeros past the last row
 // b: [out_channels] f32, with BIAS
 // y: [N, out_channels, plane] f32
-// BUILTINS, ENTER, START, SUM, STORE: the unrolled tile, from engine/tiles.py
+// BUILTINS, ENTER, START, SUM, STORE: the unrolled tile, from engine/ops/_conv_tile.py
 // flags: BIAS, STRIDED
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
 // dispatch: x and z count tiles of pixels, y blocks of ROWS channels, uniform if WORKGROUP_Y is 1
 struct Params {
-    tiles: u32,
-    tiles_w: u32,
-    columns: u32,
-    blocks: u32,
-    group_blocks: u32,
-    groups: u32,
-    group_in: u32,
-    group_out: u32,
-    plane: u32,
+//# include lib/conv_params.wgsl
     in_plane: u32,
 //# if STRIDED
     in_h: u32,
@@ -29,17 +21,7 @@ struct Params {
     stride_w: u32,
 //# endif
 }
-@group(0) @binding(0) var<storage, read> x: array<T>;
-@group(0) @binding(1) var<storage, read> w: array<T>;
-//# if BIAS
-@group(0) @binding(2) var<storage, read> b: array<T>;
-//# endif
-@group(0) @binding(3) var<storage, read_write> y: array<T>;
-@group(0) @binding(4) var<uniform> params: Params;
-override WORKGROUP_X: u32 = 64u;
-override WORKGROUP_Y: u32 = 1u;
-override PACK: u32 = 8u;
-override ROWS: u32 = 8u;
+//# include lib/conv_tensors.wgsl
 
 //# if STRIDED
 fn source(pixel: u32) -> u32 {

@@ -4,38 +4,13 @@
 // w: [groups, blocks, group_in * kernel_d * kernel_h * kernel_w, PACK] f32, zeros past the last row
 // b: [out_channels] f32, with BIAS
 // y: [N, groups * group_out, out_d, out_h, out_w] f32
-// BUILTINS, ENTER, START, SUM, STORE: the unrolled tile, from engine/tiles.py
+// BUILTINS, ENTER, START, SUM, STORE: the unrolled tile, from engine/ops/_conv_tile.py
 // flags: BIAS
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
 // dispatch: x and z count tiles of pixels that lie stride_w apart, y blocks of ROWS channels
 struct Params {
-    tiles: u32,
-    tiles_w: u32,
-    columns: u32,
-    blocks: u32,
-    group_blocks: u32,
-    groups: u32,
-    group_in: u32,
-    group_out: u32,
-    plane: u32,
-    in_d: u32,
-    in_h: u32,
-    in_w: u32,
-    out_d: u32,
-    out_h: u32,
-    out_w: u32,
-    kernel_d: u32,
-    kernel_h: u32,
-    kernel_w: u32,
-    stride_d: u32,
-    stride_h: u32,
-    stride_w: u32,
-    dilation_d: u32,
-    dilation_h: u32,
-    dilation_w: u32,
-    pad_d: i32,
-    pad_h: i32,
-    pad_w: i32,
+//# include lib/conv_params.wgsl
+//# include lib/window_params.wgsl
     step_d: u32,
     step_h: u32,
     step_w: u32,
@@ -46,17 +21,7 @@ struct Params {
     jump_h: i32,
     jump_w: i32,
 }
-@group(0) @binding(0) var<storage, read> x: array<T>;
-@group(0) @binding(1) var<storage, read> w: array<T>;
-//# if BIAS
-@group(0) @binding(2) var<storage, read> b: array<T>;
-//# endif
-@group(0) @binding(3) var<storage, read_write> y: array<T>;
-@group(0) @binding(4) var<uniform> params: Params;
-override WORKGROUP_X: u32 = 64u;
-override WORKGROUP_Y: u32 = 1u;
-override PACK: u32 = 8u;
-override ROWS: u32 = 8u;
+//# include lib/conv_tensors.wgsl
 
 fn pixel(row: u32, column: i32) -> f32 {
     let inside = u32(column) < params.in_w;

@@ -1,0 +1,10 @@
+// Fields of Params for convolutions in register tiles: `tile_call` in engine/ops/_convolution.py
+    tiles: u32,
+    tiles_w: u32,
+    columns: u32,
+    blocks: u32,
+    group_blocks: u32,
+    groups: u32,
+    group_in: u32,
+    group_out: u32,
+    plane: u32,
