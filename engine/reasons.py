@@ -14,7 +14,7 @@ _QUOTED = re.compile(r"'[^']*'")
 _BRACKETS = re.compile(r"\[[^\[\]]*\]")
 _REPEATS = re.compile(r"'…'(?:(?:, | and |, and )'…')+")
 _NUMBER = re.compile(r"(?<![\w.-])-?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w.])")
-_NAME = re.compile(r" \(?'…'\)?")
+_NAME = re.compile(r"(?: of| as)? \(?'…'\)?")
 
 
 def pattern(text: str) -> str:
@@ -26,7 +26,9 @@ def pattern(text: str) -> str:
 def plain(text: str) -> str:
     """`pattern` for people: without the places where names were."""
     text = pattern(text)
-    return "a value" + text[3:] if text.startswith("'…'") else _NAME.sub("", text)
+    if text.startswith("'…'"):
+        return "a value" + text[3:]
+    return _NAME.sub("", text).removesuffix(":")
 
 
 @dataclass(frozen=True)

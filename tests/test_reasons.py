@@ -15,6 +15,8 @@ from engine.reasons import Entry, group_reasons, names_text, pattern, plain
         ("'x' takes 130.5 MiB, more than 128", "a value takes … MiB, more than …"),
         ("there is no GPU kernel for LSTM-14", "there is no GPU kernel for LSTM-14"),
         ("it needs that 4 divides w, which is not so at w=3", None),
+        ("Gelu of 'g' recognised in Div, Erf", "Gelu recognised in Div, Erf"),
+        ("alike: the same as 'x': 'a', 'b'", "alike: the same"),
         ("its target is [0, -1, n*2]", "its target is […]"),
     ],
 )
