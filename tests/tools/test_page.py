@@ -165,6 +165,7 @@ def test_a_person_searches_picks_and_filters(tmp_path: Path) -> None:
     assert seen["tip"].startswith("Erf e") and "predicted" in seen["tip"]
     assert "50 %of 6 computing nodes on the GPU" in seen["summary"]
     assert "would remove 2 transfers (50.0 KiB)" in seen["summary"]
+    assert "chosen: the GPU wherever it can" in seen["summary"]
 
 
 def test_a_kernel_shows_its_nodes_and_its_shader(tmp_path: Path) -> None:

@@ -501,6 +501,7 @@ function summarise() {
   section.append(tiles, bar, element("div", { class: "note" }, report.device));
   const sizes = Object.entries(report.binding).map(([name, size]) => `${name}=${size}`);
   if (sizes.length) section.append(element("div", { class: "note" }, `at ${sizes.join(", ")}`));
+  if (s.decision) section.append(element("div", { class: "note" }, `chosen: ${s.decision}`));
   if (report.reasons.length) section.append(element("h2", {}, "On the CPU because"), ...report.reasons.map(reasonText));
   section.append(element("h2", {}, report.measured ? "Most time, as measured" : "Most time, as predicted"), slowestTable());
   if (report.subgraphs.length) section.append(element("h2", {}, "Subgraphs, in order"), subgraphTable());
