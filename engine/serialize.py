@@ -1,6 +1,7 @@
 """Serialize: plans and what they consist of as JSON and arrays, and back.
 
-Only what is listed in `_CLASSES` can be written or read: reading runs no code that the data name.
+Of classes, only dataclasses of the engine can be written or read, and they are made without calling
+them: reading runs no code that the data name.
 Objects that are shared stay shared. Arrays are kept apart, as `(dtype, shape, bytes)`, so that they
 can be mapped into memory; arrays of Python objects (sizes, strings) are part of the JSON.
 """
@@ -19,26 +20,7 @@ from engine.dtypes import DType, from_name, from_numpy
 from engine.errors import PlanError
 from engine.ir import Array
 
-_CLASSES = {
-    "engine.checks": ("Check",),
-    "engine.rates": ("CpuRates", "DeviceProfile", "GpuRates"),
-    "engine.dims.expr": ("Symbol", "Apply", "Expr"),
-    "engine.dims.guard": ("Guard",),
-    "engine.fusion": ("Group", "Fusion"),
-    "engine.ir": ("TensorType", "SequenceType", "OptionalType", "Value", "Node", "Graph"),
-    "engine.layout": ("Storage",),
-    "engine.memory": ("Interval", "Slot", "MemoryPlan"),
-    "engine.options": ("Options",),
-    "engine.partition": ("Verdict", "Crossing", "Partition"),
-    "engine.placement": ("Transfer",),
-    "engine.plan": ("Variant", "Dispatch", "Derived", "Append", "Plan", "Packed"),
-    "engine.runtime.face": ("NodeArg", "ModelMetadata", "Traits", "Face"),
-    "engine.schedule": ("Upload", "RunGpu", "Download", "Submit", "Wait", "RunCpu", "Bind"),
-    "engine.shader.accessors": ("Tensor",),
-    "engine.shader.kernel": ("Kernel",),
-    "engine.target": ("Target",),
-    "engine.tuning": ("Tuning",),
-}
+_PACKAGE = "engine."
 
 
 class NotSerializableError(PlanError):
@@ -84,15 +66,23 @@ def load(text: str, arrays: Sequence[Array]) -> Any:
         raise DamagedError(f"this is no serialised plan: {error}") from error
 
 
+def _is_written(kind: Any) -> bool:
+    """Whether objects of a class are written by their fields."""
+    is_class = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+    return is_class and kind.__module__.startswith(_PACKAGE)
+
+
 def _fields(kind: Any) -> list[str]:
     return [f.name for f in dataclasses.fields(kind)]
 
 
 def _maker(module: str, name: str, fields: list[str]) -> Callable[[list[Any]], Any]:
     """Makes an object of a class from the contents of its fields, without checks."""
-    if name not in _CLASSES.get(module, ()):
+    kind: Any = None
+    if module.startswith(_PACKAGE):
+        kind = getattr(importlib.import_module(module), name)
+    if not _is_written(kind) or kind.__module__ != module:
         raise ValueError(f"{module}.{name} is not read")
-    kind = getattr(importlib.import_module(module), name)
     if _fields(kind) != fields:
         raise ValueError(f"{name} has other fields")
 
@@ -150,7 +140,7 @@ class _Writer:
         kind = type(value)
         if isinstance(value, DType):
             return ["dtype", value.name]
-        if kind.__name__ in _CLASSES.get(kind.__module__, ()):
+        if _is_written(kind):
             number = self.classes.setdefault(kind, len(self.classes))
             return [number, *(self.token(getattr(value, name)) for name in _fields(kind))]
         if kind in (tuple, list):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from types import MappingProxyType
@@ -11,12 +12,12 @@ import numpy as np
 import pytest
 
 from engine import dims, serialize
-from engine.compiler import compile_graph, optimise
+from engine.compiler import compile_graph, input_symbols, optimise
 from engine.costs import DeviceProfile
 from engine.dtypes import BFLOAT16, FLOAT32
 from engine.importer import load_model
 from engine.ir import TensorType, Value
-from engine.options import Options
+from engine.options import DeviceChoice, Options
 from engine.serialize import DamagedError, NotSerializableError
 from engine.target import Target
 from tests.runtime.models import parse
@@ -111,9 +112,48 @@ def test_a_plan_survives() -> None:
     assert found["guards"] == plan.guards and found["checks"] == plan.checks
 
 
+FAMILIES = {
+    "matrix products": """g (float[n,4,8] a, float[n,4,8] b) => (float[n,4,4] y) {
+        t = Transpose <perm = [0, 2, 1]> (b) m = MatMul(a, t) s = Softmax(m) y = Relu(s) }""",
+    "convolution": """g (float[1,3,h,w] x) => (float[1,o,p,q] y)
+        <float[6,3,3,3] k = {WEIGHTS}> { c = Conv (x, k) r = Clip(c) y = MaxPool
+        <kernel_shape = [2,2]> (r) }""".replace("WEIGHTS", ", ".join(["1"] * 162)),
+    "attention": """g (float[1,2,n,8] q, float[1,2,m,8] k, float[1,2,m,8] v) => (float[1,2,n,8] y) {
+        t = Transpose <perm = [0,1,3,2]> (k) s = MatMul(q, t) w = Softmax(s) y = MatMul(w, v) }""",
+    "recurrent": """g (float[n,2,4] x, float[1,32,4] w, float[1,32,8] r) => (float[n,1,2,8] y) {
+        y = LSTM <hidden_size = 8> (x, w, r) }""",
+    "sizes that data decide": """g (float[n] x) => (float[m] y) { i = NonZero(x) j = Squeeze(i)
+        p = Gather(x, j) y = Exp(p) }""",
+    "control flow": """g (bool c, float[n] x) => (float[n] y) { y = If (c) <
+        then_branch = yes () => (float[n] a) { a = Exp(x) },
+        else_branch = no () => (float[n] b) { b = Neg(x) }> }""",
+    "resizing": """g (float[1,2,4,4] x, float[4] s) => (float[a,b,c,d] y) {
+        r = Resize <mode = "linear"> (x, , s) y = Sigmoid(r) }""",
+    "quantised": """g (uint8[1,8] x, float s, uint8 z, uint8[8,8] w) => (uint8[1,8] y) {
+        y = QLinearMatMul(x, s, z, w, s, z, s, z) }""",
+    "strings": "g (string[n] x, string[1] e) => (bool[n] y) { y = Equal(x, e) }",
+}
+
+
+@pytest.mark.parametrize("device", ["gpu", "auto", "cpu"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_plans_of_every_kind_can_be_written(family: str, device: DeviceChoice) -> None:
+    graph = load_model(parse(FAMILIES[family])).graph
+    options = Options(device)
+    binding = {s: 9 for s in input_symbols(graph)}
+    passed = optimise(graph, options, binding)
+    target = dataclasses.replace(Target.baseline(), software=True)
+    plan = compile_graph(passed, options, target, DeviceProfile.builtin(), binding)
+    found = again(dataclasses.replace(plan, derived={}))
+    assert found.steps and repr(found.kernels) == repr(plan.kernels)
+
+
 def test_only_known_classes_are_read() -> None:
     text, arrays = serialize.dump(TensorType(FLOAT32, (2,)))
-    for module, name in (("os", "system"), ("engine.runtime.session", "InferenceSession")):
+    for module, name in (
+        *(("os", "system"), ("engine.runtime.session", "InferenceSession")),
+        *(("engine.ir", "dataclasses"), ("engine.ir", "DType"), ("engine.ir", "sort_nodes")),
+    ):
         classes, entries, root = json.loads(text)
         classes[0] = [module, name, classes[0][2]]
         with pytest.raises(DamagedError, match="is not read"):
