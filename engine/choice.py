@@ -78,6 +78,9 @@ def in_words(model: Model, chosen: Set[int], possible: Set[int], software: bool)
     taken = model.total_ns(chosen)
     if possible - model.free <= chosen:
         return f"the GPU, {host / max(taken, 1):.1f} times as fast as the CPU alone ({times})"
+    if device < (1 + MARGIN) * taken:
+        faster = f"{host / max(taken, 1):.1f} times as fast as the CPU alone"
+        return f"the GPU for nearly all, {faster} ({times})"
     return (
         f"a split, {host / max(taken, 1):.1f} times as fast as the CPU alone, and "
         f"{device / max(taken, 1):.1f} times as fast as the GPU wherever it can ({times})"

@@ -296,7 +296,10 @@ def test_an_island_that_saves_little_goes_under() -> None:
     assert list(devices(split(graph, profile)).values()) == ["gpu", "cpu", "gpu", "cpu", "gpu"]
     found = split(graph, profile, margin=0.1)
     assert list(devices(found).values()) == ["gpu", "cpu", "cpu", "cpu", "gpu"]
-    assert found.decision.startswith("a split, ")
+    assert found.decision.startswith("the GPU for nearly all, ")
+    slow = split(graph, changed(PROFILE, launch_ns=9000), margin=0.1)
+    assert list(devices(slow).values()) == ["gpu", "cpu", "cpu", "cpu", "gpu"]
+    assert slow.decision.startswith("a split, ")
 
 
 def test_a_slow_gpu_is_left_in_words() -> None:

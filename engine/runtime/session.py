@@ -303,7 +303,10 @@ class InferenceSession:
         from engine.explain.build import body_row
 
         bodies = [body_row(*body) for body in self._runner.bodies(plan.graph)]
-        return explain(plan, found.passed, self.device_name, found.options, measured, bodies)
+        where = self.device_name
+        if self._profile is not None:
+            where += f", planned as for {self._profile.name}"
+        return explain(plan, found.passed, where, found.options, measured, bodies)
 
     def executed(self) -> list[tuple[Node, str]]:
         """Nodes that the last run computed, and where: "gpu" (in a dispatch) or "cpu".
