@@ -21,7 +21,7 @@ OPSET = 28
 OLDEST = 6
 MAX_ELEMENTS = 3000
 SIZES = (2, 3, 1, 4, 5, 7, 8, 0)
-LONG = (65, 33, 16, 130, 257)
+LONG = (65, 33, 16, 130, 257, 1028)
 RANKS = (2, 3, 1, 4, 2, 3, 0, 4, 5, 6, 8)
 
 _integers = functools.cache(st.integers)

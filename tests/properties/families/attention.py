@@ -19,7 +19,7 @@ def attention(op: str, form: Form, data: Data) -> Case:
     heads = groups * kv
     size, value_size = form.one_of([4, 8, 3, 16]), form.one_of([4, 8, 5])
     packed = form.chance(0.4)
-    batch, queries, keys = data.int(1, 2), data.one_of([1, 3, 7, 9]), data.one_of([2, 5, 9, 33])
+    batch, queries, keys = data.int(1, 2), data.one_of([1, 3, 7, 9]), data.one_of([2, 5, 9, 33, 70])
     attrs: dict[str, Any] = form.maybe({"scale": 0.25}) | form.maybe({"is_causal": 1}, 0.3)
     attrs |= form.maybe({"softcap": 1.5}, 0.2)
     shapes = [(batch, heads, queries, size), (batch, kv, keys, size), (batch, kv, keys, value_size)]
@@ -46,6 +46,12 @@ def attention(op: str, form: Form, data: Data) -> Case:
     if past:
         inputs.append(data.floats(dtype, (batch, kv, before, size), -2, 2))
         inputs.append(data.floats(dtype, (batch, kv, before, value_size), -2, 2))
+    if opset >= 25:
+        for side in ("left", "right"):
+            attrs |= form.maybe({f"{side}_window_size": form.int(0, 3)}, 0.3)
+    if opset >= 24 and not past and form.chance(0.3):
+        inputs += [None] * (6 - len(inputs))
+        inputs.append(data.integers(np.dtype(np.int64), (batch,), 1, keys))
     last = 2 if packed else 3
     sized = [(i, last) for i in range(3)] + [(i, 1) for i in range(3) if not packed]
     sized += [(i, a) for i in (4, 5) for a in (1, 3)]

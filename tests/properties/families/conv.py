@@ -8,7 +8,7 @@ from typing import Any
 from tests.properties.cases import Case, draws
 from tests.properties.drawing import Array, Data, Form
 
-CHANNELS = (1, 2, 3, 4, 8)
+CHANNELS = (1, 2, 3, 4, 8, 16)
 
 
 def window(form: Form, rank: int, most: int = 3) -> dict[str, Any]:
@@ -28,7 +28,8 @@ def sizes(form: Form, data: Data, kernel: list[int], attrs: dict[str, Any]) -> l
     found = []
     for axis, k in enumerate(kernel):
         dilation = attrs.get("dilations", [1] * len(kernel))[axis]
-        found.append(dilation * (k - 1) + 1 + data.int(0, 9 if len(kernel) < 3 else 4))
+        more = data.one_of([0, 1, 2, 3, 5, 8, 15, 31] if len(kernel) < 3 else [0, 1, 3, 4])
+        found.append(dilation * (k - 1) + 1 + more)
     return found
 
 
@@ -74,7 +75,10 @@ def conv_transpose(op: str, form: Form, data: Data) -> Case:
     group, per_group, out = form.one_of([1, 1, 2, 3]), form.one_of(CHANNELS), form.int(1, 4)
     attrs |= form.maybe({"kernel_shape": kernel}) | ({"group": group} if group > 1 else {})
     strides = attrs.get("strides", [1] * rank)
-    if form.chance(0.3):
+    if form.chance(0.15):
+        attrs.pop("pads", None)
+        attrs["auto_pad"] = form.one_of(["SAME_UPPER", "SAME_LOWER", "VALID"])
+    elif form.chance(0.3):
         attrs["output_padding"] = [form.int(0, max(s - 1, 0)) for s in strides]
     constants, source = weights(form, data)
     shape = (data.int(1, 2), group * per_group, *(data.int(2, 6) for _ in kernel))
@@ -86,7 +90,7 @@ def conv_transpose(op: str, form: Form, data: Data) -> Case:
         inputs.append(source.floats(dtype, (group * out,)))
     sized = () if constants else (1,)
     case = Case(inputs, attrs, opset, constants=constants, sized=sized, tol=1e-5)
-    if group > 1 or "output_padding" in attrs:
+    if group > 1 or {"output_padding", "auto_pad"} & attrs.keys():
         because = "it is wrong with groups and added sizes"
         return dataclasses.replace(case, oracle="runtime", because=because)
     return case

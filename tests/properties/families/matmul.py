@@ -7,7 +7,7 @@ from typing import Any
 from tests.properties.cases import Case, draws
 from tests.properties.drawing import Array, Data, Form, is_float
 
-SIZES = (3, 1, 4, 5, 8, 16, 0, 2, 17)
+SIZES = (3, 1, 4, 5, 8, 16, 2, 17, 33, 64, 65, 0)
 
 
 def matrices(form: Form, data: Data) -> tuple[tuple[int, ...], tuple[int, ...]]:

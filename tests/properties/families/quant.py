@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from onnx import helper
 
 from tests.properties.cases import Case, draws
-from tests.properties.drawing import Array, Data, Form, as_dtype
+from tests.properties.drawing import Array, Data, Form, as_dtype, is_float, rounding
 from tests.properties.families.conv import sizes, window
 from tests.properties.families.matmul import matrices
 from tests.properties.oracles import reference
@@ -52,13 +53,15 @@ def along(form: Form, data: Data, opset: int, many: bool) -> tuple[dict[str, Any
 def quantize(op: str, form: Form, data: Data) -> Case:
     """A float right between two levels may become either, so levels may differ by one."""
     opset = form.opset(op)
-    dtype = form.dtype(op, opset, 0, ("float32", "float16", "bfloat16"))
+    dtype = form.dtype(op, opset, 0, ("float32", "float16", "bfloat16", "int32"))
     attrs, shape, scales = along(form, data, opset, True)
     names = ["uint8", "int8", *(["uint16", "int16"] if opset >= 21 else [])]
     target = as_dtype(form.one_of(names))
-    step = scale(data, scales, dtype if opset >= 19 else FLOAT)
-    inputs: list[Array | None] = [data.floats(dtype, shape, -40, 40), step]
-    if form.chance(0.7) or target != np.uint8:
+    step = scale(data, scales, dtype if opset >= 19 and is_float(dtype) else FLOAT)
+    inputs: list[Array | None] = [data.array(dtype, shape, -40, 40), step]
+    if opset >= 21 and form.chance(0.3):
+        attrs["output_dtype"] = int(helper.np_dtype_to_tensor_dtype(target))
+    elif form.chance(0.7) or target != np.uint8:
         inputs.append(zero(data, scales, target))
     if opset >= 19 and target.itemsize == 1:
         attrs |= form.maybe({"saturate": 1}, 0.2)
@@ -66,7 +69,7 @@ def quantize(op: str, form: Form, data: Data) -> Case:
     def oracle(x: Array, step: Array, point: Array | None = None) -> Array:
         step, point = (spread(v, attrs, x.ndim) for v in (step, point))
         info = np.iinfo(target)
-        rounded = np.round((x / step).astype(np.float64))
+        rounded = np.round((x.astype(step.dtype) / step).astype(np.float64))
         return np.clip(rounded + (0 if point is None else point), info.min, info.max)
 
     because = "it has no blocks and no float16"
@@ -75,7 +78,7 @@ def quantize(op: str, form: Form, data: Data) -> Case:
 
 def spread(value: Array | None, attrs: dict[str, Any], rank: int) -> Any:
     """Scales or zero points in the shape of the data, or one that broadcasts to it."""
-    if value is None or not attrs:
+    if value is None or "axis" not in attrs:
         return value
     if "block_size" in attrs:
         return np.repeat(value, attrs["block_size"], attrs["axis"])
@@ -93,6 +96,10 @@ def dequantize(op: str, form: Form, data: Data) -> Case:
     inputs: list[Array | None] = [data.integers(dtype, shape, low, high), scale(data, scales, kind)]
     if form.chance(0.7) and dtype != np.int32:
         inputs.append(zero(data, scales, dtype))
+    result = kind
+    if opset >= 23 and form.chance(0.3):
+        result = as_dtype(form.one_of(["float32", "float16", "bfloat16"]))
+        attrs["output_dtype"] = int(helper.np_dtype_to_tensor_dtype(result))
 
     def oracle(x: Array, step: Array, point: Array | None = None) -> Array:
         step, point = (spread(v, attrs, x.ndim) for v in (step, point))
@@ -100,7 +107,8 @@ def dequantize(op: str, form: Form, data: Data) -> Case:
         return np.asarray(wide * np.asarray(step).astype(np.float64))
 
     because = "it has no form before version 19"
-    return Case(inputs, attrs, opset, each=True, oracle=oracle, because=because)
+    tol = rounding(result, 1e-6, 1)
+    return Case(inputs, attrs, opset, tol=tol, each=True, oracle=oracle, because=because)
 
 
 @draws("com.microsoft:QuantizeLinear", "com.microsoft:DequantizeLinear")
@@ -278,9 +286,10 @@ def blockwise(op: str, form: Form, data: Data) -> Case:
     source = Data(form)
     byte = np.dtype(np.uint8)
     levels = source.integers(byte, (columns, blocks, block * bits // 8), 0, 255)
-    scales = source.floats(FLOAT, (columns * blocks,), 0.03125, 0.25)
+    dtype = as_dtype(form.one_of(["float32", "float32", "float16"]))
+    scales = source.floats(dtype, (columns * blocks,), 0.03125, 0.25)
     inputs: list[Array | None] = [
-        data.floats(FLOAT, (*data.shape(form.int(1, 2), 1, long=False), inner)),
+        data.floats(dtype, (*data.shape(form.int(1, 2), 1, long=False), inner)),
         levels,
         scales,
     ]
@@ -290,13 +299,22 @@ def blockwise(op: str, form: Form, data: Data) -> Case:
     if given == "packed":
         inputs.append(source.integers(byte, (columns * -(-blocks * bits // 8),), 0, 255))
     elif given == "float":
-        inputs.append(source.floats(FLOAT, (columns * blocks,), 4, 11))
+        inputs.append(source.floats(dtype, (columns * blocks,), 4, 11))
     if form.chance(0.3):
         inputs += [None] * (5 - len(inputs))
-        inputs.append(source.floats(FLOAT, (columns,)))
+        inputs.append(source.floats(dtype, (columns,)))
     attrs = {"K": inner, "N": columns, "bits": bits, "block_size": block}
     constants = tuple(i for i, v in enumerate(inputs) if i and v is not None)
-    return Case(inputs, attrs, 21, (True,), constants, tol=5e-5, oracle="runtime", because=OWN)
+    return Case(
+        inputs,
+        attrs,
+        21,
+        (True,),
+        constants,
+        tol=rounding(dtype, 5e-5),
+        oracle="runtime",
+        because=OWN,
+    )
 
 
 @draws("com.microsoft:QLinearAdd", "com.microsoft:QLinearMul")

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tests.properties.cases import Case, draws
-from tests.properties.drawing import Array, Data, Form
+from tests.properties.drawing import Array, Data, Form, rounding
 from tests.properties.oracles import runtime
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
@@ -41,7 +41,7 @@ def recurrent(op: str, form: Form, data: Data) -> Case:
     last = opset >= 14 and form.chance(0.3)
     constants, source = ((1, 2, 3, 7), Data(form)) if form.chance(0.7) else ((), data)
     given = {name: form.chance(0.6) for name in ("b", "lengths", "h", "c", "p")}
-    dtype = np.dtype(np.float32)
+    dtype = form.dtype(op, opset)
     steps, batch = data.int(1, 6), data.int(1, 3)
     rows = GATES[op] * hidden
 
@@ -66,7 +66,8 @@ def recurrent(op: str, form: Form, data: Data) -> Case:
     kept = tuple(i for i in constants if i < len(values) and values[i] is not None)
     sized = () if constants else (1, 2, 3, 7)
     # what is not bounded may grow with each step, and errors with it
-    tol = 1e-3 if {*attrs.get("activations", ())} & {"Relu", "Elu", "LeakyRelu"} else 2e-5
+    free = {*attrs.get("activations", ())} & {"Relu", "Elu", "LeakyRelu"}
+    tol = rounding(dtype, 1e-3, 32) if free else rounding(dtype, 2e-5, 8)
     case = Case(values, attrs, opset, outputs, kept, sized, tol=tol)
     if not last:
         return dataclasses.replace(case, oracle="runtime", because=BECAUSE)

@@ -17,20 +17,23 @@ NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 @draws("Resize")
 def resize(op: str, form: Form, data: Data) -> Case:
-    """Scales by powers of two, so that sizes and coordinates are the same in any precision."""
+    """By scales that leave whole sizes, and coordinates that are the same in any precision."""
     opset = form.opset(op)
     dtype = form.dtype(op, opset)
     modes = ["nearest", *(["linear"] if opset < 11 else ["linear", "cubic"])]
     mode = form.one_of(modes) if is_float(dtype) else "nearest"
     spatial = form.one_of([2, 1, 2, 3]) if mode != "cubic" else form.int(1, 2)
     shape = (data.int(1, 2), data.int(1, 3), *(2 * data.int(1, 4) for _ in range(spatial)))
-    scales = [form.one_of([2.0, 0.5, 1.0, 4.0]) for _ in range(spatial)]
+    scales = [form.one_of([2.0, 0.5, 1.0, 4.0, 3.0, 1.5]) for _ in range(spatial)]
     x = data.array(dtype, shape)
     attrs: dict[str, Any] = {"mode": mode}
     if opset < 11:
         return first(op, Case([x, np.asarray([1, 1, *scales], np.float32)], attrs, opset))
     choices = [*COORDINATES, *(["half_pixel_symmetric"] if opset >= 19 else [])]
     attrs |= form.maybe({"coordinate_transformation_mode": form.one_of(choices)}, 0.8)
+    if mode == "cubic" and attrs.get("coordinate_transformation_mode") == "pytorch_half_pixel":
+        # the reference takes another element than the first where one is left
+        scales = [max(s, 1.0) for s in scales]
     if mode == "nearest":
         attrs |= form.maybe({"nearest_mode": form.one_of(NEAREST)})
     if mode == "cubic":
