@@ -42,7 +42,9 @@ def gather_elements(op: str, form: Form, data: Data) -> Case:
     rank = form.rank(1, 5)
     axis = form.axis(rank)
     shape = indexed(data.shape(rank), axis)
-    picks = [data.int(0, s) if i != axis % rank else data.size() for i, s in enumerate(shape)]
+    least = 0 if data.chance(0.1) else 1
+    picks = [data.int(min(least, s), s) for s in shape]
+    picks[axis] = data.size(least)
     indices = data.integers(form.one_of(INDICES), picks, -shape[axis], shape[axis] - 1)
     x = data.array(dtype, shape, edges=SPECIAL)
     attrs = {"axis": axis} if axis or form.chance(0.5) else {}
@@ -84,7 +86,7 @@ def scatter_elements(op: str, form: Form, data: Data) -> Case:
     rank = form.rank(1, 5)
     axis = form.axis(rank)
     shape = data.shape(rank, 1)
-    picks = [data.int(0, s) for s in shape]
+    picks = [data.int(0 if data.chance(0.05) else 1, s) for s in shape]
     rng = data.generator()
     lines = np.broadcast_to(np.arange(shape[axis]), (*np.delete(picks, axis % rank), shape[axis]))
     order = np.moveaxis(rng.permuted(lines, axis=-1)[..., : picks[axis]], -1, axis)
