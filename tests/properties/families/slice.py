@@ -14,6 +14,15 @@ ENDS = (0, 1, 3, -1, 100, 2**31 - 1, -(2**31), 2**63 - 1, -(2**63))
 STEPS = (1, 1, 2, -1, -2, 3)
 
 
+def some_range(form: Form, step: int) -> tuple[int, int]:
+    """A start and an end, mostly such that something lies between them."""
+    if form.chance(0.1):
+        return form.one_of(STARTS), form.one_of(ENDS)
+    if step > 0:
+        return form.one_of([0, 1, -2, -100]), form.one_of([100, 2**31 - 1, 3, -1, 2**63 - 1])
+    return form.one_of([-1, 100, 2]), form.one_of([-(2**31), -100, 0, -(2**63)])
+
+
 @draws("Slice")
 def slicing(op: str, form: Form, data: Data) -> Case:
     """As attributes before version 10, as inputs since; beyond either end, and backwards."""
@@ -22,9 +31,9 @@ def slicing(op: str, form: Form, data: Data) -> Case:
     rank = form.rank(1)
     x = data.array(dtype, data.shape(rank), edges=SPECIAL)
     axes = form.some(range(rank), 1)
-    starts = [form.one_of(STARTS) for _ in axes]
-    ends = [form.one_of(ENDS) for _ in axes]
     steps = [form.one_of(STEPS) if opset >= 10 else 1 for _ in axes]
+    ranges = [some_range(form, step) for step in steps]
+    starts, ends = [first for first, _ in ranges], [last for _, last in ranges]
     given = form.chance(0.8)
     if not given:
         axes = list(range(len(axes)))
