@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-VERSION = 2
+VERSION = 3
 """Raised when the meaning of a figure changes, so that older files are not used."""
 
 KEPT_FILES = 32

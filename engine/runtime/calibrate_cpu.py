@@ -20,7 +20,10 @@ from engine.work import time_ns
 
 _SHARE_S = 0.015
 _BETWEEN = 8
-_ROTATED = 8
+_WEIGHTS = (128, 192)
+"""So small that BLAS stays on one thread; see `_SQUARES`."""
+_NEARBY, _ROTATED = 40, 400
+"""Operands in turn that a shared cache holds, and that none does."""
 _SQUARES = (96, 384)
 """BLAS runs the smaller product on one thread: where other work keeps a core busy, threads that
 wait for each other are a hundred times slower."""
@@ -66,19 +69,20 @@ def _between(op_type: str, *constants: Array) -> Graph:
 def _products() -> dict[str, int]:
     """Products whose size is one extreme each, from the most figures that are known already."""
     tiny = _matrices(64, 8, 8, 8)
-    few = [_matrices(1, 8, 512, 1024) for _ in range(_ROTATED)]
-    vectors = [_matrices(1, 1, 512, 1024) for _ in range(_ROTATED)]
+    few = [_matrices(1, 8, *_WEIGHTS) for _ in range(_ROTATED)]
+    vectors = [_matrices(1, 1, *_WEIGHTS) for _ in range(_NEARBY)]
+    weights = _WEIGHTS[0] * _WEIGHTS[1]
     product_ns = usual_ns(lambda: np.matmul(*tiny)) // 64
     flops_per_s = max(_square(size) for size in _SQUARES)
     few_ns = _in_turn(lambda pair: np.matmul(*pair), few)
-    computed = time_ns(2 * 8 * 512 * 1024, flops_per_s)
-    touched = 4 * (8 * 512 + 512 * 1024 + 8 * 1024)
+    computed = time_ns(2 * 8 * weights, flops_per_s)
+    touched = 4 * (8 * _WEIGHTS[0] + weights + 8 * _WEIGHTS[1])
     vector_ns = _in_turn(lambda pair: np.matmul(*pair), vectors)
     return {
         "product_ns": product_ns,
         "flops_per_s": flops_per_s,
         "panel_bytes_per_s": rate(touched, less(few_ns, computed)),
-        "row_bytes_per_s": rate(4 * 512 * 1024, vector_ns),
+        "row_bytes_per_s": rate(4 * weights, vector_ns),
     }
 
 
