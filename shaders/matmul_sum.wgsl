@@ -1,6 +1,6 @@
-// The end of a matrix product whose inner axis was split: adds up the parts, scales, adds c.
-// spec: ONNX MatMul-13, Gemm-13
-// sums: [parts, size] f32
+// The end of a product or convolution whose sums were split: adds up the parts, scales, adds c.
+// spec: ONNX MatMul-13, Gemm-13, Conv-22
+// sums: [size / step, parts, step] f32
 // c: [rows, columns] f32, broadcast; with the flag BIAS
 // y: [size] f32
 // flags: BIAS (c is added)
@@ -8,6 +8,7 @@
 struct Params {
     size: u32,
     parts: u32,
+    step: u32,
     rows: u32,
     columns: u32,
     c_row: u32,
@@ -33,9 +34,10 @@ fn main(
     if (i >= params.size) {
         return;
     }
+    let first = i / params.step * params.parts * params.step + i % params.step;
     var sum = 0.0;
     for (var part = 0u; part < params.parts; part += 1u) {
-        sum += load_sums(part * params.size + i);
+        sum += load_sums(first + part * params.step);
     }
     sum *= params.alpha;
 //# if BIAS

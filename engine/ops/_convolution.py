@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,7 +13,7 @@ from engine.errors import ShapeError
 from engine.ir import Array
 from engine.ops import YES, KernelCall, Lowering, NodeView, Stage, Support, linear, no, yes_if
 from engine.ops._conv_tile import Tile
-from engine.ops._variants import CLEARLY, SHARED_BY, loop_clocks, shares_loads
+from engine.ops._variants import CLEARLY, SHARED_BY, loop_clocks, parts_clocks, shares_loads
 from engine.target import MAX_WORKGROUPS, Target
 from engine.windows import Windows
 
@@ -50,6 +50,7 @@ class Geometry:
         pack: output channels that lie together in the packed weights.
         columns: pixels of an invocation, if those of a subgroup of 8 share weights; else 0.
         style: the tile that tuning chose, a name in `STYLES`; "" for none.
+        sums: where sums go if each `group` is a part of the input channels; "" if it is none.
     """
 
     win: Windows
@@ -60,6 +61,7 @@ class Geometry:
     pack: int
     columns: int = 0
     style: str = ""
+    sums: str = ""
 
     @property
     def taps(self) -> Dim:
@@ -140,8 +142,9 @@ def geometry_support(view: NodeView, geo: Geometry, trips: Dim) -> Support:
 def packed_weights(view: Lowering, geo: Geometry, transposed: bool) -> tuple[list[Stage], str]:
     """Dispatches that pack weights (none for constants), and the name of the packed ones."""
     if view.const(1) is not None:
-        recipe = f"conv-pack{geo.pack}-g{geo.group}{'-transposed' if transposed else ''}"
-        return [], view.derived(1, recipe, _packer(geo.group, geo.pack, transposed))
+        kind = "-transposed" if transposed else "-parts" if geo.sums else ""
+        make = _packer(geo.group, geo.pack, transposed, bool(geo.sums))
+        return [], view.derived(1, f"conv-pack{geo.pack}-g{geo.group}{kind}", make)
     depth = geo.group_in * geo.taps
     size = geo.group * geo.packs * depth * geo.pack
     name = view.scratch(FLOAT32, (size,))
@@ -166,9 +169,13 @@ def packed_weights(view: Lowering, geo: Geometry, transposed: bool) -> tuple[lis
     return [(call,)], name
 
 
-def _packer(group: int, pack: int, transposed: bool) -> Callable[[Array], Array]:
+def _packer(group: int, pack: int, transposed: bool, parts: bool) -> Callable[[Array], Array]:
     def make(w: Array) -> Array:
         taps = int(np.prod(w.shape[2:]))
+        if parts:
+            # a group for each part of the input channels: all output channels, a part of each row
+            inputs = w.shape[1] // group
+            w = w.reshape(len(w), group, inputs, taps).swapaxes(0, 1).reshape(-1, inputs, taps)
         if transposed:
             w = w.reshape(group, w.shape[0] // group, w.shape[1], taps).swapaxes(1, 2)
             rows = w.reshape(group, w.shape[1], w.shape[2] * taps)
@@ -291,15 +298,48 @@ def variants(
         return [vector, large] if wide and columns % 4 == 0 else [large]
     few = [Variant(Tile(r, c, step=step), (64, 1)) for r, c in ((geo.pack, 1), (pack, 2))]
     spread = Variant(Tile(4, 4, step=step), (8, 8))
-    if isinstance(rows, int) and isinstance(width, int) and is_static((loop.trips, geo.group_out)):
-        first = fours if fours and whole.known else [usual]
-        ways = [*first, usual, *few, spread]
-        times = [loop.clocks(geo, way, rows, width) for way in ways]
-        best = times.index(min(times))
-        return [ways[best if CLEARLY * times[best] < times[0] else 0]]
+    ways = [*(fours if fours and whole.known else [usual]), usual, *few, spread]
+    if is_static((rows, width, loop.trips, geo.group_out)):
+        return [fastest(geo, ways, rows, width, loop)[1]]
     many = at_least(rows * ceildiv(width, 4), 48)
     found = [replace(v, when=(*v.when, many)) for v in (*fours, usual)]
     return [*found, spread]
+
+
+def fastest(
+    geo: Geometry, ways: Sequence[Variant], rows: Dim, width: Dim, loop: Loop
+) -> tuple[int, Variant]:
+    """The estimated clocks of the fastest way and the way: the first unless another is clearly so.
+
+    Sizes must be known.
+    """
+    assert isinstance(rows, int) and isinstance(width, int)
+    times = [loop.clocks(geo, way, rows, width) for way in ways]
+    best = times.index(min(times))
+    best = best if CLEARLY * times[best] < times[0] else 0
+    return times[best], ways[best]
+
+
+def parts_of(geo: Geometry, rows: Dim, width: Dim, loop: Loop) -> int:
+    """Parts of the input channels, each a sum of its own, that a small GPU computes fastest.
+
+    Sizes must be known.
+    """
+    size = geo.batch * geo.group_out * product(geo.win.out)
+    channels, trips = geo.group_in, loop.trips
+    assert isinstance(size, int) and isinstance(channels, int) and isinstance(trips, int)
+    pack = min(geo.pack, 8)
+    tiles = (Tile(pack, 4), Tile(geo.pack, 1), Tile(pack, 2))
+    ways = [*(Variant(tile, (64, 1)) for tile in tiles), Variant(Tile(4, 4), (8, 8))]
+
+    def clocks(parts: int) -> int:
+        part = replace(geo, group=parts, group_in=channels // parts)
+        found, _ = fastest(part, ways, rows, width, replace(loop, trips=trips // parts))
+        return found + parts_clocks(size, parts)
+
+    fitting = [n for n in (1, 2, 4, 8) if channels % (4 * n) == 0 and channels >= 32 * n] or [1]
+    best = min(fitting, key=clocks)
+    return best if CLEARLY * clocks(best) < clocks(1) else 1
 
 
 def software_columns(width: Dim) -> int:
@@ -343,8 +383,8 @@ def tile_call(
     tiles_w = ceildiv(width, tile.columns)
     group_blocks = blocks_of(geo, tile)
     groups = ceildiv(rows * tiles_w, lanes)
-    bias = view.has(2)
-    tensors = {"x": view.node.inputs[0], "w": weights, "y": view.node.outputs[0]}
+    bias = view.has(2) and not geo.sums
+    tensors = {"x": view.node.inputs[0], "w": weights, "y": geo.sums or view.node.outputs[0]}
     if bias:
         tensors["b"] = view.node.inputs[2]
     params: dict[str, Dim | float] = {

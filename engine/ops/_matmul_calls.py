@@ -123,25 +123,42 @@ def product_stages(view: Lowering, p: Product, y: str) -> list[Stage]:
         return [product_stage(p, y, view.target, view.style)]
     size = product((*p.batch, p.rows, p.columns))
     sums = view.scratch(FLOAT32, (parts, size))
-    return [product_stage(p.split(parts), sums, view.target), _sum_stage(p, parts, size, sums, y)]
+    place = (p.rows, p.columns, *p.c_strides)
+    total = sum_stage(sums, y, size, parts, size, p.c, place, (p.alpha, p.beta))
+    return [product_stage(p.split(parts), sums, view.target), total]
 
 
-def _sum_stage(p: Product, parts: int, size: Dim, sums: str, y: str) -> Stage:
-    """Adds up the parts of a product, and c."""
-    tensors = {"sums": sums, "y": y}
+def sum_stage(
+    sums: str,
+    y: str,
+    size: Dim,
+    parts: int,
+    step: Dim,
+    c: str = "",
+    c_place: tuple[Dim, Dim, Dim, Dim] = (1, 1, 0, 0),
+    scales: tuple[float, float] = (1.0, 1.0),
+) -> Stage:
+    """Adds up parts of sums, and c.
+
+    Args:
+        size: elements of y. step: elements of one part that lie together.
+        c_place: rows and columns of y, and elements of c from one to the next.
+        scales: of the sums and of c.
+    """
+    tensors = {"sums": sums, "y": y, **({"c": c} if c else {})}
+    rows, columns, c_row, c_column = c_place
     params: dict[str, Dim | float] = {
         "size": size,
         "parts": parts,
-        "rows": p.rows,
-        "columns": p.columns,
-        "c_row": p.c_strides[0],
-        "c_column": p.c_strides[1],
-        "alpha": p.alpha,
-        "beta": p.beta,
+        "step": step,
+        "rows": rows,
+        "columns": columns,
+        "c_row": c_row,
+        "c_column": c_column,
+        "alpha": scales[0],
+        "beta": scales[1],
     }
-    if p.c:
-        tensors["c"] = p.c
-    flags = frozenset({"BIAS"} if p.c else ())
+    flags = frozenset({"BIAS"} if c else ())
     return (KernelCall("matmul_sum", tensors, params, linear(size), flags=flags, trips=parts),)
 
 

@@ -20,7 +20,7 @@ from engine.dims import (
 )
 from engine.ir import Shape
 from engine.ops._matmul_text import Tile
-from engine.ops._variants import CLEARLY, SHARED_BY, UNITS, loop_clocks, shares_loads
+from engine.ops._variants import CLEARLY, SHARED_BY, loop_clocks, parts_clocks, shares_loads
 from engine.target import Target
 
 
@@ -208,9 +208,6 @@ PARTS = {"parts-2": 2, "parts-4": 4, "parts-8": 8, "parts-16": 16}
 LONGEST = 200_000
 """Inner sizes beyond are shared by several invocations: the loop of one must stay short."""
 
-LAUNCH = 6000
-"""Clocks that one more dispatch takes which waits for the one before it."""
-
 
 def clocks(p: Product, shape: Shape2D, parts: int = 1) -> int:
     """Estimated time of a product of known sizes on a small GPU, the inner axis in `parts`."""
@@ -218,7 +215,7 @@ def clocks(p: Product, shape: Shape2D, parts: int = 1) -> int:
     assert isinstance(tasks, int) and isinstance(inner, int) and isinstance(size, int)
     trips = -(-inner // (4 * parts))
     found = loop_clocks(trips, tasks * parts, shape.instructions, shape.words)
-    return found if parts == 1 else found + LAUNCH + size * parts // UNITS
+    return found + parts_clocks(size, parts)
 
 
 def may_split(p: Product, parts: int) -> bool:

@@ -26,6 +26,15 @@ CLEARLY = 1.3
 """How much faster another tile than the usual one must seem: units differ from GPU to GPU."""
 
 
+LAUNCH = 6000
+"""Clocks that one more dispatch takes which waits for the one before it."""
+
+
+def parts_clocks(size: int, parts: int) -> int:
+    """Estimated clocks of adding up `parts` of the sums of `size` elements."""
+    return 0 if parts == 1 else LAUNCH + size * parts // UNITS
+
+
 def loop_clocks(trips: int, waves: int, instructions: int, words: int) -> int:
     """Estimated clocks of the loop of a kernel on a small GPU.
 

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, is_static, product
+from engine.dims import (
+    Dim,
+    Guard,
+    at_least,
+    bounds,
+    ceildiv,
+    divisible,
+    floordiv,
+    is_static,
+    product,
+)
+from engine.dtypes import FLOAT32
 from engine.errors import ShapeError
 from engine.ir import TensorType
 from engine.ops import (
@@ -35,6 +46,7 @@ from engine.ops._convolution import (
     kernel_of,
     pack_of,
     packed_weights,
+    parts_of,
     shared_tile,
     styled,
     tile_call,
@@ -42,6 +54,7 @@ from engine.ops._convolution import (
     variants,
 )
 from engine.ops._convolution_work import conv_cpu, dense_gpu, depthwise_gpu, pointwise_gpu
+from engine.ops._matmul_calls import sum_stage
 from engine.ops._variants import choose, shares_loads
 from engine.windows import Windows, windows
 from engine.work import GpuWork
@@ -111,10 +124,52 @@ def _lower(view: Lowering) -> list[Stage]:
     size = _tile_size(view, geo)
     if size:
         return _conv_winograd.stages(view, geo, size)
-    geo = styled(geo, view.style, view.target)
+    parts = _parts(view, geo)
+    if parts > 1:
+        return _split(view, geo, parts)
+    return _direct(view, styled(geo, view.style, view.target))
+
+
+def _direct(view: Lowering, geo: Geometry) -> list[Stage]:
     stages, packed = packed_weights(view, geo, transposed=False)
     calls = _pointwise(view, geo, packed) if _is_pointwise(geo.win) else _dense(view, geo, packed)
     return [*stages, choose(calls)]
+
+
+def _split(view: Lowering, geo: Geometry, parts: int) -> list[Stage]:
+    """A convolution of `parts` groups, each of some input channels and all output channels."""
+    plane = product(geo.win.out)
+    step = geo.group_out * plane
+    sums = view.scratch(FLOAT32, (geo.batch, parts, geo.group_out, plane))
+    part = replace(geo, group=parts, group_in=floordiv(geo.group_in, parts), sums=sums)
+    bias = view.node.inputs[2] if view.has(2) else ""
+    y, place = view.node.outputs[0], (geo.group_out, plane, 1, 0)
+    return [*_direct(view, part), sum_stage(sums, y, geo.batch * step, parts, step, bias, place)]
+
+
+def _parts(view: Lowering, geo: Geometry) -> int:
+    """Parts of the input channels that are summed by themselves, so that more of a GPU is busy."""
+    if view.style or view.target.software or geo.columns or geo.group != 1:
+        return 1
+    rows, width, loop = _loop(geo)
+    sizes = (rows, width, loop.trips, geo.group_in, geo.group_out, geo.batch)
+    if view.const(1) is None or not is_static(sizes) or 0 in sizes or rows * width == 1:
+        return 1
+    return parts_of(geo, rows, width, loop)
+
+
+def _loop(geo: Geometry) -> tuple[Dim, Dim, Loop]:
+    """Rows of tiles of register tiles, pixels of a row, and the inner loop."""
+    win = geo.win
+    if _is_pointwise(win):
+        unroll = 2 if geo.columns >= 8 else 4
+        loop = Loop(ceildiv(geo.group_in, unroll), unroll, (unroll, 0))
+        return geo.batch, product(win.out), loop
+    out_d, out_h, out_w = win.out
+    width, step = win.kernel[2], win.strides[2]
+    taps = width if isinstance(width, int) else 1
+    loop = Loop(geo.group_in * product(win.kernel[:2]), taps, (step, max(taps - step, 0)))
+    return geo.batch * out_d * out_h, out_w, loop
 
 
 def _tile_size(view: Lowering, geo: Geometry) -> int:
@@ -139,8 +194,8 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     if strided:
         names = ("in_h", "in_w", "out_h", "out_w", "stride_d", "stride_h", "stride_w")
         more.update(zip(names, (*win.size[1:], *win.out[1:], *win.strides), strict=True))
-    unroll = 2 if geo.columns >= 8 else 4
-    loop = Loop(ceildiv(geo.group_in, unroll), unroll, (unroll, 0))
+    _, _, loop = _loop(geo)
+    unroll = loop.taps
     found = variants(geo, geo.batch, plane, loop, view.target)
     if not geo.columns and not geo.style:
         found.insert(0, Variant(Tile(min(geo.pack, 8), 1), (8, 8), (at_least(2, plane),)))
@@ -159,13 +214,9 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
 
 def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     win = geo.win
-    out_d, out_h, out_w = win.out
-    rows = geo.batch * out_d * out_h
+    rows, out_w, loop = _loop(geo)
     plane = product(win.out)
     calls = []
-    width, step = win.kernel[2], win.strides[2]
-    taps = width if isinstance(width, int) else 1
-    loop = Loop(geo.group_in * product(win.kernel[:2]), taps, (step, max(taps - step, 0)))
     for variant in variants(geo, rows, out_w, loop, view.target):
         for text, wide in _inner_loops(win, variant.tile):
             when = (*variant.when, *((divisible(win.size[2], 4),) if wide else ()))

@@ -17,7 +17,7 @@ from cpu_fallback import registry
 from engine import dims
 from engine.dims import Guard
 from engine.errors import ShapeError
-from engine.ops import Lowering, NodeView, definition
+from engine.ops import KernelCall, Lowering, NodeView, definition
 from engine.ops import _conv_winograd as winograd
 from engine.ops._convolution import Geometry, Loop, pack_of, shared_tile, variants
 from engine.ops._variants import shares_loads
@@ -379,6 +379,44 @@ def test_edges_are_what_windows_meet_outside(whole: bool, data: st.DataObject) -
     assert open_win.edges(columns, whole) >= met
 
 
+SPLIT = [
+    conv((1, 256, 7, 7), (40, 256, 3, 3), pads=[1, 1, 1, 1]),
+    conv((2, 128, 7, 7), (24, 128, 1, 1)),
+    conv((2, 128, 5, 9), (20, 128, 3, 1), bias=False, strides=[2, 2]),
+    conv((1, 256, 14, 14), (36, 256, 1, 1), strides=[2, 2]),
+]
+
+
+def lowered(case: OpCase, style: str = "", **of: Any) -> list[KernelCall]:
+    """The first call of each stage of a convolution."""
+    graph, node, _ = inferred(case)
+    op = definition(node)
+    assert op is not None and op.lower is not None
+    view = Lowering(graph, node, Target(**of), lambda t: "scratch", lambda *a: "derived", style)
+    return [stage[0] for stage in op.lower(view)]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", SPLIT, ids=case_id)
+def test_parts_of_the_input_channels_add_up(case: OpCase) -> None:
+    assert [c.shader for c in lowered(case)][1:] == ["matmul_sum"]
+    check_gpu(case)
+
+
+def test_where_input_channels_are_split() -> None:
+    case = SPLIT[0]
+    product, total = lowered(case)
+    parts = total.params["parts"]
+    assert parts == product.params["groups"] and product.params["group_in"] == 256 // int(parts)  # type: ignore[arg-type]
+    assert "BIAS" in total.flags and "BIAS" not in product.flags
+    shares = {"features": frozenset({"subgroups"}), "subgroup_size": 8}
+    for other in ({"software": True}, shares, {"style": "uniform-8x4"}):
+        assert "matmul_sum" not in [c.shader for c in lowered(case, **other)]  # type: ignore[arg-type]
+    for large in (conv((1, 256, 56, 56), (64, 256, 1, 1)), conv((1, 16, 7, 7), (64, 16, 3, 3))):
+        assert len(lowered(large)) == 1
+    assert len(lowered(case.replace(constants=()))) == 2, "packing, then one product"
+
+
 @given(st.sampled_from(sorted(winograd.POINTS)), st.data())
 def test_winograd_is_exact_in_fractions(size: int, data: st.DataObject) -> None:
     found, number = winograd.transforms(size), st.integers(-9, 9)
@@ -426,17 +464,8 @@ def test_winograd(case: OpCase, size: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_where_winograd_is_chosen() -> None:
     def size_for(case: OpCase, style: str = "", **of: Any) -> int:
-        graph, node, _ = inferred(case)
-        op = definition(node)
-        assert op is not None and op.lower is not None
-        view = Lowering(graph, node, Target(**of), lambda t: "scratch", lambda *a: "derived", style)
-        sizes = [
-            call.overrides.get("SIZE", 0)
-            for stage in op.lower(view)
-            for call in stage
-            if "winograd" in call.shader
-        ]
-        return sizes[0] if sizes else 0
+        calls = [c for c in lowered(case, style, **of) if "winograd" in c.shader]
+        return calls[0].overrides["SIZE"] if calls else 0
 
     def case(channels: int, size: int, **attrs: Any) -> OpCase:
         w = (channels, channels // attrs.get("group", 1), 3, 3)
