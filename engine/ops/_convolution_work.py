@@ -8,7 +8,8 @@ from cpu_fallback.conv import COLUMN_NBYTES, PIECE_NBYTES, Route, route
 from cpu_fallback.planes import Layout, layout
 from cpu_fallback.windows import Windows, windows
 from engine.ops import NodeView
-from engine.ops._convolution import Geometry, software_columns
+from engine.ops._conv_choice import software_columns
+from engine.ops._convolution import Geometry
 from engine.ops._work import FLOAT_NBYTES, ceil_to, in_shape, integers, out_shape
 from engine.work import CpuWork, GpuWork, Products
 

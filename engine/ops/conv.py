@@ -33,25 +33,18 @@ from engine.ops import (
     register,
 )
 from engine.ops import _conv_loops as loops
+from engine.ops._conv_calls import packed_weights, tile_call
+from engine.ops._conv_choice import STYLES, Loop, Variant, parts_of, shared_tile, styled, variants
 from engine.ops._conv_strip import Strip
 from engine.ops._conv_tile import Tile
 from engine.ops._convolution import (
-    STYLES,
     Geometry,
-    Loop,
-    Variant,
     attributes,
     check_ranks,
     geometry_support,
     kernel_of,
     pack_of,
-    packed_weights,
-    parts_of,
-    shared_tile,
-    styled,
-    tile_call,
     trips_of,
-    variants,
 )
 from engine.ops._convolution_work import conv_cpu, dense_gpu, depthwise_gpu, pointwise_gpu
 from engine.ops._matmul_calls import sum_stage

@@ -11,18 +11,16 @@ from engine.errors import ShapeError
 from engine.ir import TensorType
 from engine.ops import InferView, Lowering, NodeView, OpDef, Stage, Support, no, register
 from engine.ops import _conv_loops as loops
+from engine.ops._conv_calls import packed_weights, tile_call
+from engine.ops._conv_choice import Loop, variants
 from engine.ops._convolution import (
     Geometry,
-    Loop,
     attributes,
     check_ranks,
     geometry_support,
     kernel_of,
     pack_of,
-    packed_weights,
-    tile_call,
     trips_of,
-    variants,
 )
 from engine.ops._convolution_work import conv_transpose_cpu, tiles_gpu
 from engine.ops._variants import choose

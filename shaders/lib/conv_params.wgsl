@@ -1,4 +1,4 @@
-// Fields of Params for convolutions in register tiles: `tile_call` in engine/ops/_convolution.py
+// Fields of Params for convolutions in register tiles: `tile_call` in engine/ops/_conv_calls.py
     tiles: u32,
     tiles_w: u32,
     columns: u32,

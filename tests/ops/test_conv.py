@@ -19,7 +19,8 @@ from engine.dims import Guard
 from engine.errors import ShapeError
 from engine.ops import KernelCall, Lowering, NodeView, definition
 from engine.ops import _conv_winograd as winograd
-from engine.ops._convolution import Geometry, Loop, pack_of, shared_tile, variants
+from engine.ops._conv_choice import Loop, shared_tile, variants
+from engine.ops._convolution import Geometry, pack_of
 from engine.ops._variants import shares_loads
 from engine.runtime import targets
 from engine.target import Target

@@ -1,0 +1,218 @@
+"""The choice of register tiles for convolutions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, is_static, product
+from engine.ops._conv_tile import Tile
+from engine.ops._convolution import Geometry, pack_of
+from engine.ops._variants import CLEARLY, SHARED_BY, loop_clocks, parts_clocks, shares_loads
+from engine.target import Target
+
+_SHARED_TILES = ((16, 4, 100), (16, 7, 95), (8, 4, 70))
+"""Output channels, pixels, and relative speed of tiles with shared weights.
+
+Few and of moderate size: a driver takes 0.1 to 0.6 s to compile one.
+"""
+
+
+def shared_tile(group_out: Dim, rows: Dim, width: Dim) -> tuple[int, int]:
+    """Output channels and pixels of an invocation, for `rows` rows of `width` pixels.
+
+    The best tile is fast, and leaves few invocations of a subgroup and few channels idle.
+    """
+
+    def score(tile: tuple[int, int, int]) -> float:
+        channels, columns, speed = tile
+        if channels > 8 and (bounds(group_out)[1] or channels) <= channels // 2:
+            return 0
+        found = float(speed)
+        if isinstance(group_out, int):
+            found *= group_out / max(-(-group_out // channels) * channels, 1)
+        if isinstance(width, int):
+            count = -(-width // columns)
+            found *= width / max(count * columns, 1)
+            if isinstance(rows, int):
+                found *= rows * count / max(-(-rows * count // SHARED_BY) * SHARED_BY, 1)
+            found *= 0.9 if width % 4 and columns == 4 else 1
+        elif columns != 4:
+            return 0
+        return found
+
+    channels, columns, _ = max(_SHARED_TILES, key=score)
+    return channels, columns
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A register tile, and how many tiles and blocks of channels a workgroup takes."""
+
+    tile: Tile
+    workgroup: tuple[int, int]
+    when: tuple[Guard, ...] = ()
+
+
+STYLES = {
+    "uniform-8x4": Variant(Tile(8, 4), (64, 1)),
+    "uniform-8x2": Variant(Tile(8, 2), (64, 1)),
+    "uniform-16x1": Variant(Tile(16, 1), (64, 1)),
+    "uniform-8x7": Variant(Tile(8, 7), (64, 1)),
+    "uniform-8x8": Variant(Tile(8, 8), (64, 1)),
+    "spread-4x4": Variant(Tile(4, 4), (8, 8)),
+    **{
+        f"subgroup-{rows}x{columns}": Variant(Tile(rows, columns, shared=True), (SHARED_BY, 1))
+        for rows, columns, _ in _SHARED_TILES
+    },
+}
+"""Tiles by the names that tuning knows them by."""
+
+
+def styled(geo: Geometry, style: str, target: Target) -> Geometry:
+    """A geometry for a style; as it is, if there are no such tiles for it."""
+    wanted = STYLES.get(style)
+    if wanted is None:
+        return geo
+    tile, most = wanted.tile, bounds(geo.group_out)[1] or 8
+    if tile.shared:
+        fits = shares_loads(target) and most >= 8
+        return replace(geo, pack=tile.rows, columns=tile.columns) if fits else geo
+    pack = max(pack_of(geo.group_out), tile.rows) if most > 4 else 4
+    return replace(geo, pack=pack, columns=0, style=style)
+
+
+def _styled_variants(geo: Geometry, width: Dim, wide: bool, step: str) -> list[Variant]:
+    """The tile of a style, first as one that stores four pixels at once."""
+    wanted = STYLES[geo.style]
+    tile = replace(wanted.tile, rows=min(wanted.tile.rows, geo.pack), step=step)
+    whole = divisible(width, 4)
+    found = [replace(wanted, tile=tile)]
+    if wide and tile.columns % 4 == 0 and whole.known is not False:
+        found.insert(0, replace(wanted, tile=replace(tile, wide=True), when=(whole,)))
+    return found
+
+
+@dataclass(frozen=True)
+class Loop:
+    """The inner loop of a kernel of register tiles, to estimate its time.
+
+    Attributes:
+        trips: how often it runs. taps: products of a pixel and a channel in one trip.
+        reach: pixels from the first to the last that `columns` neighbours meet in one trip are
+            `columns * reach[0] + reach[1]`.
+    """
+
+    trips: Dim
+    taps: int
+    reach: tuple[int, int]
+
+    def clocks(self, geo: Geometry, variant: Variant, rows: int, width: int) -> int:
+        """Estimate for a geometry of known sizes."""
+        tile, (lanes, stack) = variant.tile, variant.workgroup
+        tiles, blocks = rows * -(-width // tile.columns), geo.group * blocks_of(geo, tile)
+        assert isinstance(self.trips, int) and isinstance(blocks, int)
+        waves = -(-tiles // lanes) * -(-blocks // stack)
+        pixels = tile.columns * self.reach[0] + self.reach[1]
+        loads = -(-pixels // 4) if tile.wide else pixels
+        products = tile.rows * tile.columns * self.taps
+        words = pixels + (tile.rows * self.taps if stack > 1 else 0)
+        return loop_clocks(self.trips, waves, products + loads + 5, words)
+
+
+def blocks_of(geo: Geometry, tile: Tile) -> Dim:
+    """Blocks of channels of a group."""
+    return ceildiv(geo.group_out, tile.rows)
+
+
+def variants(
+    geo: Geometry,
+    rows: Dim,
+    width: Dim,
+    loop: Loop,
+    target: Target,
+    wide: bool = True,
+    step: str = "",
+) -> list[Variant]:
+    """Tiles for `rows` rows of `width` pixels an output channel, best first.
+
+    Channels are uniform over a workgroup where there are tiles enough, so that GPUs load weights
+    once for all of it; of small maps an invocation takes one pixel, or a workgroup spreads over
+    channels. Tiles are so small that four waves of a small GPU fit beside each other.
+    `step` is the distance of neighbouring pixels in the output if it is not 1 (an expression).
+    """
+    if geo.style:
+        return _styled_variants(geo, width, wide, step)
+    if geo.columns:
+        return _shared_variants(geo, width)
+    pack, whole = min(geo.pack, 8), divisible(width, 4)
+    usual = Variant(Tile(pack, 4, step=step), (64, 1))
+    fours = [Variant(Tile(pack, 4, True), (64, 1), (whole,))] if wide else []
+    if target.software:
+        columns = software_columns(width)
+        large = Variant(Tile(pack, columns, step=step), (64, 1))
+        vector = replace(large, tile=Tile(pack, columns, True), when=(whole,))
+        return [vector, large] if wide and columns % 4 == 0 else [large]
+    few = [Variant(Tile(r, c, step=step), (64, 1)) for r, c in ((geo.pack, 1), (pack, 2))]
+    spread = Variant(Tile(4, 4, step=step), (8, 8))
+    ways = [*(fours if fours and whole.known else [usual]), usual, *few, spread]
+    if is_static((rows, width, loop.trips, geo.group_out)):
+        return [fastest(geo, ways, rows, width, loop)[1]]
+    many = at_least(rows * ceildiv(width, 4), 48)
+    found = [replace(v, when=(*v.when, many)) for v in (*fours, usual)]
+    return [*found, spread]
+
+
+def fastest(
+    geo: Geometry, ways: Sequence[Variant], rows: Dim, width: Dim, loop: Loop
+) -> tuple[int, Variant]:
+    """The estimated clocks of the fastest way and the way: the first unless another is clearly so.
+
+    Sizes must be known.
+    """
+    assert isinstance(rows, int) and isinstance(width, int)
+    times = [loop.clocks(geo, way, rows, width) for way in ways]
+    best = times.index(min(times))
+    best = best if CLEARLY * times[best] < times[0] else 0
+    return times[best], ways[best]
+
+
+def parts_of(geo: Geometry, rows: Dim, width: Dim, loop: Loop) -> int:
+    """Parts of the input channels, each a sum of its own, that a small GPU computes fastest.
+
+    Sizes must be known.
+    """
+    size = geo.batch * geo.group_out * product(geo.win.out)
+    channels, trips = geo.group_in, loop.trips
+    assert isinstance(size, int) and isinstance(channels, int) and isinstance(trips, int)
+    pack = min(geo.pack, 8)
+    tiles = (Tile(pack, 4), Tile(geo.pack, 1), Tile(pack, 2))
+    ways = [*(Variant(tile, (64, 1)) for tile in tiles), Variant(Tile(4, 4), (8, 8))]
+
+    def clocks(parts: int) -> int:
+        part = replace(geo, group=parts, group_in=channels // parts)
+        found, _ = fastest(part, ways, rows, width, replace(loop, trips=trips // parts))
+        return found + parts_clocks(size, parts)
+
+    fitting = [n for n in (1, 2, 4, 8) if channels % (4 * n) == 0 and channels >= 32 * n] or [1]
+    best = min(fitting, key=clocks)
+    return best if CLEARLY * clocks(best) < clocks(1) else 1
+
+
+def software_columns(width: Dim) -> int:
+    """Pixels of an invocation that a CPU computes: few of them past the end of a row."""
+    if not isinstance(width, int):
+        return 8
+    spare = {8: -(-width // 8) * 8, 7: -(-width // 7) * 7 * (1.15 if width % 4 == 0 else 1.0)}
+    return min(spare, key=lambda columns: spare[columns])
+
+
+def _shared_variants(geo: Geometry, width: Dim) -> list[Variant]:
+    """Small workgroups fill small maps best, but each has its price."""
+    depth = bounds(geo.group_in * geo.taps)[0] or 0
+    lanes = SHARED_BY if depth >= 64 else 8 * SHARED_BY
+    tile = Tile(geo.pack, geo.columns, shared=True)
+    found = [Variant(tile, (lanes, 1))]
+    if geo.columns == 4:
+        found.insert(0, Variant(replace(tile, wide=True), (lanes, 1), (divisible(width, 4),)))
+    return found
