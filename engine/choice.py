@@ -91,4 +91,5 @@ EMULATED = "; this GPU is software that runs on the same CPU"
 
 
 def _ms(ns: int) -> str:
-    return f"{ns / 1e6:.3g} ms"
+    ms = ns / 1e6
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"

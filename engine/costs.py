@@ -164,7 +164,10 @@ def _work(view: SizedView) -> Work:
         return _body_work(view)
     if op is None or not _is_typed(view.graph, node):
         return Work(_plain_gpu(view, None), _plain_cpu(view, None))
-    gpu = op.gpu(view) if op.gpu is not None and op.on_gpu else _plain_gpu(view, op)
+    try:
+        gpu = op.gpu(view) if op.gpu is not None and op.on_gpu else _plain_gpu(view, op)
+    except ShapeError as error:
+        raise view.named(error) from error
     if op.launches is not None:
         gpu = dataclasses.replace(gpu, launches=_integer(op.launches(view)))
     return Work(gpu, _plain_cpu(view, op) if op.cpu is None else op.cpu(view))

@@ -99,7 +99,7 @@ def test_errors_are_one_line(
     assert "NAME=VALUE, not 'x'" in failing(capsys, "run", *cpu, "--input", "x")
     assert "cannot read no.npy" in failing(capsys, "run", *cpu, "--input", "x=no.npy")
     assert "no size is named ['m']; there are ['n']" in failing(capsys, "run", *cpu, "--dim", "m=2")
-    assert "a size is not a number" in failing(capsys, "run", *cpu, "--dim", "n=many")
+    assert "a size is not a number: n=many" in failing(capsys, "run", *cpu, "--dim", "n=many")
     assert "['nonsense']" in failing(capsys, "explain", *cpu, "--disable", "nonsense")
     assert "no GPU device" in failing(capsys, "run", *cpu, "--require-gpu")
 

@@ -312,6 +312,11 @@ def test_a_slow_gpu_is_left_in_words() -> None:
         "the CPU: the GPU would take 10.0 times as long (0.901 ms with all that can be on the GPU, "
         "0.09 ms on the CPU alone); this GPU is software that runs on the same CPU"
     )
+    large = split(chain(("Calc", 900_000)), slow, margin=None, target=software)
+    assert large.decision.endswith(
+        "(900 ms with all that can be on the GPU, 90 ms on the CPU alone); "
+        "this GPU is software that runs on the same CPU"
+    )
     assert split(chain(("Host", 1))).decision.startswith("the CPU: no node that computes")
     assert split(graph, device="gpu").decision == "the GPU wherever it can, as was asked for"
     assert split(graph, device="cpu").decision == "the CPU, as was asked for"

@@ -51,6 +51,6 @@ def execute(arguments: argparse.Namespace) -> None:
     out = console()
     lines = header(found, arguments.model.name)
     out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
-    for table in tables(found, arguments.top):
+    for table in tables(found, arguments.top, out.width):
         out.print(table)
     out.print(totals_text(found), markup=False, highlight=False, soft_wrap=True)

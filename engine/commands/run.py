@@ -31,7 +31,7 @@ def execute(arguments: argparse.Namespace) -> None:
         results = session.run(None, feeds)
     out = console()
     where = Counter(device for _, device in session.executed())
-    nodes = ", ".join(f"{count} nodes on the {d.upper()}" for d, count in where.most_common())
+    nodes = ", ".join(f"{_nodes(count)} on the {d.upper()}" for d, count in where.most_common())
     took = f"first call {session.times.total * 1e3:.2f} ms (warm: see bench)"
     first = f"{arguments.model.name} on {session.device_name}: {took}"
     lines = [
@@ -47,6 +47,10 @@ def execute(arguments: argparse.Namespace) -> None:
         for arg, value in zip(session.get_outputs(), results, strict=True):
             name = "".join(c if c.isalnum() or c in "-_." else "_" for c in arg.name)
             np.save(arguments.save / f"{name}.npy", np.asarray(value))
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _value_text(value: object) -> str:

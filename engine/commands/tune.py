@@ -55,5 +55,5 @@ def execute(arguments: argparse.Namespace) -> None:
         used = "" if arguments.output else ", used from now on"
         lines.append(f"kept in {path}{used}")
     out = console()
-    out.print(table(found, arguments.top))
+    out.print(table(found, arguments.top, out.width))
     out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)

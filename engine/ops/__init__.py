@@ -146,6 +146,12 @@ class NodeView:
         types = ", ".join(str(self.graph.values[n].type) if n else "-" for n in self.node.inputs)
         return f"{self.node.op_type} {self.node.name or self.node.key!r} ({types})"
 
+    def named(self, error: ShapeError) -> ShapeError:
+        """The error with the node in front, if it does not say which one it is of."""
+        if str(error).startswith(f"{self.node.op_type} "):
+            return error
+        return ShapeError(f"{self.describe()}: {error}")
+
 
 class InferView(NodeView):
     """What `infer` rules get: also makes fresh symbols for sizes that data decide."""

@@ -151,9 +151,9 @@ class Inference:
             view = ops.InferView(work, node, lambda hint: self.fresh(f"{node.key}_{hint}"))
             try:
                 found = rule.infer(view)
-            except ShapeError:
+            except ShapeError as error:
                 if not self._vague(node, values):
-                    raise
+                    raise view.named(error) from error
             found = self._by_numbers(work, node, values, rule.infer, found)
         if found is None:
             found = self._by_onnx(work, node, values)

@@ -117,7 +117,7 @@ def choose_adapter(adapter: int | str | None = None) -> AdapterInfo:
         matches = [a for a in found if str(adapter).lower() in a.title.lower()]
     if not matches:
         names = "; ".join(f"{a.index}: {a.title}" for a in found)
-        raise DeviceError(f"no adapter matches {adapter!r}; there are {names}")
+        raise DeviceError(f"no adapter matches {adapter!r}; the adapters are {names}")
     return matches[0]
 
 

@@ -12,7 +12,14 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from engine.errors import DeviceError, EngineError, InputError, ModelError, UnsupportedOpError
+from engine.errors import (
+    DeviceError,
+    EngineError,
+    InputError,
+    ModelError,
+    ShapeError,
+    UnsupportedOpError,
+)
 from engine.ir import Graph, Node, OptionalType
 from engine.options import Options, check_device
 from engine.partition import check_all_gpu
@@ -287,7 +294,13 @@ class InferenceSession:
             if input_feed is None and self._runner.prepared:
                 return self._runner.prepared[0].plan
             if input_feed is None:
-                return self._runner.plan(stand_ins(self._face.graph), stand_ins=True)
+                try:
+                    return self._runner.plan(stand_ins(self._face.graph), stand_ins=True)
+                except ShapeError as error:
+                    raise ShapeError(
+                        f"{error}; nothing ran yet, so that all sizes are taken to be 1: "
+                        "run the model first, or give inputs here"
+                    ) from error
             return self._runner.plan(self._check_feeds(input_feed))
 
     def explain(

@@ -47,6 +47,18 @@ class DeviceValue:
         """Bytes that the buffer takes on the device."""
         return int(self.buffer.size)
 
+    def __repr__(self) -> str:
+        return (
+            f"DeviceValue({self.dtype.name}{list(self.shape)} on {self.device.info.title}; "
+            "numpy() copies it to the host)"
+        )
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """What `numpy.asarray` gives: a copy on the host. Raises: ValueError if none is allowed."""
+        if copy is False:
+            raise ValueError("a value on a device becomes an array only by a copy")
+        return self.numpy() if dtype is None else self.numpy().astype(dtype, copy=False)
+
     def numpy(self) -> Array:
         """A copy on the host. Raises: DeviceError if the device was lost."""
         with self.device.lock:

@@ -53,10 +53,11 @@ def make_inputs(
     if set(dims) - sizes.keys():
         unknown = sorted(set(dims) - sizes.keys())
         raise InputError(f"no size is named {unknown}; there are {sorted(sizes)}")
-    try:
-        sizes.update((name, int(size)) for name, size in dims.items())
-    except ValueError as error:
-        raise InputError(f"a size is not a number: {error}") from error
+    for name, size in dims.items():
+        try:
+            sizes[name] = int(size)
+        except ValueError as error:
+            raise InputError(f"a size is not a number: {name}={size}") from error
     negative = sorted(name for name, size in sizes.items() if size < 0)
     if negative:
         raise InputError(f"sizes {negative} are negative")

@@ -13,8 +13,8 @@ from engine.explain import size_text
 from engine.tools.profile import Cost, Profile
 
 _CLOCKS = {
-    "timestamps": "by the device's timestamps",
-    "host": "by the host's clock around single submits",
+    "timestamps": "kernels timed by the device's timestamps",
+    "host": "kernels timed by the host's clock around single submits",
     "": "no kernel ran",
 }
 _PARTS = (
@@ -34,7 +34,7 @@ def header(found: Profile, model: str) -> list[str]:
     """What was measured, and by what ceilings kernels are judged."""
     lines = [
         f"{model}, {found.inputs}",
-        f"{found.device}; kernels timed {_CLOCKS[found.clock]}",
+        f"{found.device}; {_CLOCKS[found.clock]}",
         f"a call takes {found.call_ms:.2f} ms, {found.recorded_ms:.2f} ms while it is recorded",
     ]
     if found.rates is not None:
@@ -48,14 +48,26 @@ def header(found: Profile, model: str) -> list[str]:
     return lines
 
 
-def cost_table(title: str, rows: Sequence[Cost], top: int, nodes: bool) -> Table:
-    """The `top` slowest rows with their rates; with the model's nodes if asked."""
+def cost_table(
+    title: str, rows: Sequence[Cost], top: int, nodes: bool, narrow: bool = False
+) -> Table:
+    """The `top` slowest rows with their rates; with the model's nodes if asked.
+
+    If it is to be narrow, nodes stand below their operators.
+    """
     whole = sum(r.ms for r in rows) or 1.0
-    table = Table(box=SIMPLE_HEAD, title=_title(title, rows, top), title_justify="left")
+    table = Table(
+        box=SIMPLE_HEAD,
+        title=_title(title, rows, top),
+        title_justify="left",
+        collapse_padding=narrow,
+    )
     for name in ("ms", "%", "runs", "GFLOP/s", "GB/s", "bound", "of it"):
         table.add_column(name, justify="left" if name == "bound" else "right", no_wrap=True)
-    table.add_column("operators", overflow="fold", max_width=40)
-    if nodes:
+    below = nodes and narrow
+    name = "operators, nodes of the model" if below else "operators"
+    table.add_column(name, overflow="fold", max_width=40)
+    if nodes and not below:
         table.add_column("nodes of the model", overflow="fold", ratio=1)
     for row in rows[:top]:
         cells: list[RenderableType] = [
@@ -66,9 +78,9 @@ def cost_table(title: str, rows: Sequence[Cost], top: int, nodes: bool) -> Table
             f"{row.gb_per_s:.2f}",
             row.bound,
             _share(row),
-            Text(_operators(row)),
+            Text(_operators(row) + (f"\n{_where(row)}" if below else "")),
         ]
-        table.add_row(*cells, *([Text(_where(row))] if nodes else []))
+        table.add_row(*cells, *([Text(_where(row))] if nodes and not below else []))
     return table
 
 
@@ -96,15 +108,24 @@ def _where(row: Cost) -> str:
     return f"{inside}{', '.join(names)}{more}"
 
 
-def tables(found: Profile, top: int) -> list[Table]:
-    """Kernels, nodes (where that says more than kernels do), operators and transfers."""
+NARROW = 100
+"""Columns of a terminal below which tables are drawn to be narrow."""
+
+
+def tables(found: Profile, top: int, width: int) -> list[Table]:
+    """Kernels, nodes (where that says more than kernels do), operators and transfers.
+
+    `width` is that of the terminal.
+    """
+    narrow = width < NARROW
     shown = []
     if found.kernels:
-        shown.append(cost_table("kernels", found.kernels, top, nodes=True))
+        shown.append(cost_table("kernels", found.kernels, top, True, narrow))
     if len(found.nodes) != len(found.kernels):
-        shown.append(cost_table("nodes, those of a kernel together", found.nodes, top, nodes=True))
+        title = "nodes, those of a kernel together"
+        shown.append(cost_table(title, found.nodes, top, True, narrow))
     if found.types:
-        shown.append(cost_table("operators", found.types, top, nodes=False))
+        shown.append(cost_table("operators", found.types, top, False, narrow))
     if found.transfers:
         shown.append(transfer_table(found.transfers, top))
     return shown

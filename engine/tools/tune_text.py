@@ -2,29 +2,50 @@
 
 from __future__ import annotations
 
+import re
+
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from engine.tools.tune import Tuned
 
+_USUAL = re.compile(
+    r" (?:(?:dilations|strides)=\[1(?:, 1)*\]|pads=\[0(?:, 0)*\]|group=1(?!\d)|auto_pad=NOTSET)"
+)
+"""Attributes of a signature that say what holds without them."""
+_NARROW = 100
+"""Columns of a terminal below which the second fastest style is left out."""
 
-def table(found: Tuned, top: int) -> Table:
-    """A row for each operator and its sizes, slowest first: times of all such nodes in a call."""
-    made = Table(box=SIMPLE_HEAD, title="milliseconds a call, by style", title_justify="left")
+
+def table(found: Tuned, top: int, width: int) -> Table:
+    """A row for each operator and its sizes, slowest first: times of all such nodes in a call.
+
+    `width` is that of the terminal.
+    """
+    wide = width >= _NARROW
+    made = Table(
+        box=SIMPLE_HEAD,
+        title="milliseconds a call, by style",
+        title_justify="left",
+        collapse_padding=not wide,
+    )
     made.add_column("operator and sizes", overflow="fold")
     for name in ("nodes", "default", "fastest"):
         made.add_column(name, justify="right")
     made.add_column("style", no_wrap=True)
-    made.add_column("next", no_wrap=True)
+    if wide:
+        made.add_column("next", no_wrap=True)
     for choice in found.choices[:top]:
         others = sorted((ms, name) for name, ms in choice.measured.items() if name != choice.style)
+        following = ", ".join(f"{name} {ms:.2f}" for ms, name in others[:1])
         made.add_row(
-            choice.signature,
+            Text(_USUAL.sub("", choice.signature)),
             str(choice.count),
             f"{choice.default_ms:.2f}",
             f"{choice.style_ms:.2f}" if choice.style else "-",
             choice.style or "default",
-            ", ".join(f"{name} {ms:.2f}" for ms, name in others[:1]),
+            *([following] if wide else []),
         )
     return made
 

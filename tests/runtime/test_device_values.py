@@ -45,6 +45,18 @@ def test_an_output_stays_and_is_an_input_of_the_same_session() -> None:
         assert session.plans_made == 1
 
 
+def test_an_array_is_made_of_a_value() -> None:
+    x = noise(4, 3)
+    with gpu(AFFINE) as session:
+        (z,) = session.run(["z"], {"x": x, "b": B}, outputs_on_device=["z"])
+        np.testing.assert_array_equal(np.asarray(z), -(x + B))
+        assert np.asarray(z, np.float64).dtype == np.float64
+        with pytest.raises(ValueError, match="only by a copy"):
+            z.__array__(copy=False)
+        title = session.device_name
+        assert repr(z) == f"DeviceValue(float32[4, 3] on {title}; numpy() copies it to the host)"
+
+
 def test_a_value_goes_to_another_session_and_outlives_its_own() -> None:
     x = noise(2, 3)
     with gpu(AFFINE) as first:

@@ -11,7 +11,14 @@ import onnx
 import pytest
 
 import engine
-from engine.errors import DeviceError, EngineError, InputError, ModelError, UnsupportedOpError
+from engine.errors import (
+    DeviceError,
+    EngineError,
+    InputError,
+    ModelError,
+    ShapeError,
+    UnsupportedOpError,
+)
 from engine.ir import Array
 from engine.runtime import session as session_module
 from engine.runtime.session import InferenceSession
@@ -274,7 +281,7 @@ def test_adapters_by_index_name_and_wrong_name() -> None:
     for adapter in (0, part):
         with affine("gpu", adapter=adapter) as session:
             assert first.name in session.device_name
-    with pytest.raises(DeviceError, match=f"no adapter matches 'absent'.*0: {first.name[:5]}"):
+    with pytest.raises(DeviceError, match=f"'absent'; the adapters are 0: {first.name[:5]}"):
         affine("gpu", adapter="absent")
     with pytest.raises(DeviceError, match="no adapter matches 99"):
         affine("gpu", adapter=99)
@@ -334,3 +341,13 @@ def test_sequences_optionals_and_strings(device: str) -> None:
     with InferenceSession(text, device=device) as session:
         a, b = np.array(["on", "ä"], object), np.array(["nx", "ß"], object)
         assert session.run(None, {"a": a, "b": b})[0].tolist() == ["onnx", "äß"]
+
+
+def test_a_plan_before_any_call_says_that_sizes_were_made_up() -> None:
+    text = """windows (float[1,1,n] x) => (float[1,1,m] y) {
+      y = MaxPool <kernel_shape = [3]> (x)
+    }"""
+    session = InferenceSession(parse(text), device="cpu")
+    with pytest.raises(ShapeError, match=r"^MaxPool .*a window of 3 .*; nothing ran yet.*sizes"):
+        session.explain()
+    assert session.explain({"x": np.ones((1, 1, 5), np.float32)}).nodes[0].device == "cpu"

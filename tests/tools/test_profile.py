@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,11 +13,13 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from rich.console import Console
 
 from engine.cli import main
 from engine.runtime.recording import Event
 from engine.runtime.session import InferenceSession
 from engine.tools.profile import Call, Profile, _least, own_ns, profile
+from engine.tools.profile_text import NARROW, header, tables
 from engine.tools.trace import BODIES, CPU, GPU, TRANSFERS, chrome_trace
 from tests.profiles import round_profile
 from tests.real_models import RealModel, real_models
@@ -215,3 +218,18 @@ def test_real_models(model: RealModel) -> None:
     check_trace(chrome_trace(found.calls, model.name, found.device))
     for got, want in zip(again, model.reference(model.inputs()), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-2, atol=1e-3)
+
+
+@pytest.mark.parametrize("narrow", [False, True])
+def test_nodes_stand_below_operators_in_a_narrow_terminal(narrow: bool) -> None:
+    found = measure(AFFINE, {"x": np.ones((4, 3), np.float32), "b": np.ones(3, np.float32)}, "cpu")
+    assert header(found, "m.onnx")[1].endswith("; no kernel ran")
+    width = NARROW - 20 if narrow else NARROW
+    first = tables(found, 10, width)[0]
+    names = [str(column.header) for column in first.columns]
+    assert ("nodes of the model" in names) != narrow
+    out = Console(width=width, file=io.StringIO())
+    out.print(first)
+    lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert any("CPU: Add" in line for line in lines)
+    assert max(map(len, lines)) <= width and len(lines) < 20

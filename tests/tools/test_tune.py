@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from rich.console import Console
 
 from engine.cli import main
 from engine.errors import DeviceError
@@ -17,7 +20,7 @@ from engine.runtime import tunings
 from engine.runtime.session import InferenceSession
 from engine.tools import tune as tune_module
 from engine.tools.tune import tune
-from engine.tools.tune_text import summary
+from engine.tools.tune_text import summary, table
 from engine.tuning import Tuning
 from tests.runtime.models import AFFINE, parse
 
@@ -81,6 +84,22 @@ def test_the_fastest_style_of_each_signature_is_found(model: Path, clock: None) 
     assert found.choices[1].measured["square-4x4"] == 2.0
     assert found.rounds == found.all_rounds
     assert "24.00 ms a call in the default style, 18.00 ms tuned" in summary(found, 60)[0]
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_the_table_fits_a_terminal(model: Path, clock: None, width: int) -> None:
+    found = tune(model, feeds_of, repeats=1)
+    conv = "Conv(float32[1x3x9x9], float32[8x3x3x3]) dilations=[1, 1] group=1 pads=[0, 0, 0, 0]"
+    conv += " group=16 strides=[1, 2]"
+    found = replace(found, choices=(replace(found.choices[0], signature=conv),))
+    out = Console(width=width, file=io.StringIO())
+    out.print(table(found, 10, width))
+    lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert max(map(len, lines)) <= width and len(lines) < 12
+    assert any("next" in line for line in lines) == (width == 120)
+    text = " ".join("".join(lines).split())
+    assert "group=16" in text and "strides=[1, 2]" in text
+    assert "dilations" not in text and "pads" not in text and "group=1 " not in text
 
 
 def test_nothing_is_begun_after_the_budget(model: Path, clock: None) -> None:

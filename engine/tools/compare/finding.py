@@ -15,7 +15,7 @@ KINDS = {
     "pass": "the pass",
     "memory": "a value changed between where it was written and where it was read",
     "cache": "a plan that was kept from an earlier start, in",
-    "numpy": "the NumPy function, or the importer",
+    "numpy": "the NumPy function, or the import, of",
     "rounding": "no single node: errors add up",
     "nan": "where this begins:",
 }
