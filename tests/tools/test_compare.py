@@ -14,10 +14,12 @@ import pytest
 
 from engine.cli import main
 from engine.errors import EngineError
+from engine.importer import load_model
 from engine.runtime import cache
 from engine.runtime.session import InferenceSession
 from engine.tools.compare import Comparison, Setup, compare, find_nan, passes
 from engine.tools.compare.extract import load_inputs
+from engine.tools.compare.passes import own_movement
 from engine.tools.compare.report import to_text
 from tests.runtime.models import parse
 from tests.tools import plants
@@ -576,3 +578,10 @@ def test_a_user_can_ask_for_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     setup, feeds = Setup(model), network()
     assert compare(setup, feeds, folder=tmp_path / "wrong", tolerance=0.1).ok
     assert not compare(setup, feeds, folder=tmp_path / "wrong", tolerance=1e-5).ok
+
+
+def test_a_result_that_hangs_on_rounding_is_told_from_one_that_is_wrong() -> None:
+    x = np.array([0.1, 2.7] + 20 * [0.5 + 1e-7], np.float32)
+    for op, least, most in (("Round", 1.0, 1.0), ("Exp", 1e-9, 1e-3)):
+        text = f"m (float[n] x) => (float[n] y) {{ y = {op}(x) }}"
+        assert least <= own_movement(load_model(parse(text)).graph, {"x": x}, "y") <= most
