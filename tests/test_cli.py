@@ -189,7 +189,7 @@ def test_bench_compares_both_devices(model: str, capsys: pytest.CaptureFixture[s
     assert lines[0] == "affine.onnx, x float32[4, 3], b float32[3]"
     assert lines[1].startswith("machine: ") and lines[2].startswith("versions: Python 3")
     assert lines[3] == "CPU: NumPy"
-    assert "; 3 nodes in 1 dispatches and 1 submits, 0 on the CPU; 60 B up, 96 B down" in lines[4]
+    assert "; 3 nodes in 1 kernel and 1 submit, 0 on the CPU; 60 B up, 96 B down" in lines[4]
     assert lines[5].startswith("ORT CPU: ONNX Runtime ")
     for row in ("session creation", "first call", "warm call, median", "warm call, least"):
         (line,) = [line for line in lines if line.startswith(row)]

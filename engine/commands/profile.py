@@ -53,4 +53,5 @@ def execute(arguments: argparse.Namespace) -> None:
     out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
     for table in tables(found, arguments.top, out.width):
         out.print(table)
-    out.print(totals_text(found), markup=False, highlight=False, soft_wrap=True)
+    last = [totals_text(found), *([f"wrote {arguments.trace}"] if arguments.trace else [])]
+    out.print("\n".join(last), markup=False, highlight=False, soft_wrap=True)

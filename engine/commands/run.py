@@ -21,6 +21,7 @@ def execute(arguments: argparse.Namespace) -> None:
     """Runs the model and prints where its nodes ran, inputs and outputs."""
     import numpy as np
 
+    from engine.explain.sizes import count_text
     from engine.tools.console import console, status
     from engine.tools.inputs import describe
 
@@ -31,7 +32,8 @@ def execute(arguments: argparse.Namespace) -> None:
         results = session.run(None, feeds)
     out = console()
     where = Counter(device for _, device in session.executed())
-    nodes = ", ".join(f"{_nodes(count)} on the {d.upper()}" for d, count in where.most_common())
+    counts = where.most_common()
+    nodes = ", ".join(f"{count_text(count, 'node')} on the {d.upper()}" for d, count in counts)
     took = f"first call {session.times.total * 1e3:.2f} ms (warm: see bench)"
     first = f"{arguments.model.name} on {session.device_name}: {took}"
     lines = [
@@ -47,10 +49,6 @@ def execute(arguments: argparse.Namespace) -> None:
         for arg, value in zip(session.get_outputs(), results, strict=True):
             name = "".join(c if c.isalnum() or c in "-_." else "_" for c in arg.name)
             np.save(arguments.save / f"{name}.npy", np.asarray(value))
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
 
 
 def _value_text(value: object) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from engine.explain import size_text
+from engine.explain.sizes import count_text
 from engine.tools.bench import COMPUTE, ONNXRUNTIME, PHASES, TRANSFER, Measurement, Results
 from engine.tools.drawing import Bar, Drawing, stacked
 
@@ -98,8 +99,9 @@ def _taking_part(result: Measurement) -> str:
     if result.device in ("cpu", ONNXRUNTIME):
         return line
     return (
-        f"{line}; {result.gpu_nodes} nodes in {result.dispatches} dispatches and "
-        f"{result.submits} submits, {result.cpu_nodes} on the CPU; "
+        f"{line}; {count_text(result.gpu_nodes, 'node')} in "
+        f"{count_text(result.dispatches, 'kernel')} and {count_text(result.submits, 'submit')}, "
+        f"{result.cpu_nodes} on the CPU; "
         f"{size_text(result.uploaded_nbytes)} up, {size_text(result.downloaded_nbytes)} down"
     )
 

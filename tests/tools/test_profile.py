@@ -190,6 +190,7 @@ def test_the_command_prints_tables_and_writes_files(
     assert "GFLOP/s" in text and "Tanh" in text and "transfers" in text
     assert "[elementwise" in text
     assert "GPU busy" in text and "kernels by their bound" in text
+    assert text.endswith(f"wrote {trace}\n")
     check_trace(json.loads(trace.read_text()))
     assert main(["profile", model, "--device", "gpu", "--json", "--clock", "host"]) == 0
     found = json.loads(capsys.readouterr().out)
