@@ -239,10 +239,10 @@ def test_later_calls_lower_nothing_compile_nothing_and_make_no_bind_group(
     model = parse(f"deep (float[rows,n] s0) => (float[rows,n] y) {{ {layers} y = Neg(s100) }}")
     with InferenceSession(model, device="gpu", require_gpu=True) as session:
         with counting(monkeypatch) as first:
-            for n in (40, 37):
+            for n in (40, 37, 4, 5):  # each takes other variants of the kernels
                 session.run(None, {"s0": noise(7, n)})
         assert session.times.dispatches >= 100
-        assert 0 < len(first.compiled) < 10 <= len(first.rendered)
+        assert 0 < len(first.compiled) < 20 <= len(first.rendered)
         with counting(monkeypatch) as counts:
             for rows, n in ((1, 5), (3, 37), (7, 36), (2, 2)):
                 x = noise(rows, n)
