@@ -52,9 +52,12 @@ def _nd(indices: Tensor, batch_dims: int = 0) -> Index:
 def gather_nd(data: Tensor, indices: Tensor, *, batch_dims: int = 0) -> Tensor:
     """Slices of `data` whose leading axes are addressed by the last axis of `indices` (int64).
 
-    Raises: IndexError for an index outside its axis. Source: ONNX GatherND-13.
+    Raises: IndexError for an index outside its axis; ValueError if sizes of the batch differ.
+    Source: ONNX GatherND-13.
     """
     lead = indices.shape[:-1]
+    if lead[:batch_dims] != data.shape[:batch_dims]:
+        raise ValueError(f"batches {data.shape[:batch_dims]} and {lead[:batch_dims]} differ")
     rest = data.shape[batch_dims + indices.shape[-1] :]
     if not indices.shape[-1] and not batch_dims:
         return np.broadcast_to(data, lead + rest).copy()

@@ -15,7 +15,7 @@ import numpy as np
 from engine import costs
 from engine.checks import Check, GuardTable, LimitError
 from engine.dims import Dim, Table, symbols_of
-from engine.errors import PlanError
+from engine.errors import PlanError, ShapeError
 from engine.ir import Array
 from engine.plan import Dispatch, Plan, epochs
 from engine.schedule import Bind, Download, Upload
@@ -143,6 +143,14 @@ class Binder:
         return epoch.evaluate(self.plan, binding)
 
 
+def _integers(name: str, values: list[int], dtype: np.dtype) -> Array:
+    """The content of a value that is worked out from sizes. Raises: ShapeError if it overflows."""
+    try:
+        return np.array(values, dtype)
+    except OverflowError:
+        raise ShapeError(f"{name!r} is computed from sizes: {dtype} can't hold {values}") from None
+
+
 def _shaped(plan: Plan) -> set[str]:
     """The values whose shapes a run asks for."""
     names = {*plan.roots, *plan.roots.values(), *plan.graph.outputs, *plan.graph.inputs}
@@ -236,7 +244,7 @@ class _Epoch:
         }
         slots = {slot: max(values[p] for p in places) for slot, places in self.slots.items()}
         sizes = {
-            name: np.array([values[p] for p in places], dtype=dtype).reshape(shape)
+            name: _integers(name, [values[p] for p in places], dtype).reshape(shape)
             for name, places, shape, dtype in self.sizes
         }
         shapes = {name: tuple(values[p] for p in places) for name, places in self.shapes}

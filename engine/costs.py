@@ -112,8 +112,21 @@ def reads_partly(node: Node, name: str) -> bool:
 
 
 def works(graph: Graph, sizes: Sizes, target: Target | None = None) -> dict[str, Work]:
-    """Node key to work, for every node of `graph`; kernels are those of `target`."""
-    return {node.key: _work(SizedView(graph, node, sizes, target)) for node in graph.nodes}
+    """Node key to work, for every node of `graph`; kernels are those of `target`.
+
+    Raises: ShapeError for a node whose operands don't fit each other at these sizes.
+    """
+    found = {}
+    for node in graph.nodes:
+        view = SizedView(graph, node, sizes, target)
+        try:
+            found[node.key] = _work(view)
+        except ShapeError:
+            raise
+        except ValueError as error:
+            shapes = ", ".join(str(list(sizes.shape(n))) for n in node.inputs if n)
+            raise ShapeError(f"{view.describe()} with shapes {shapes}: {error}") from error
+    return found
 
 
 class SizedView(ops.NodeView):

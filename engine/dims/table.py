@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from engine.dims.expr import BUILDERS, Apply, Atom, Binding, Dim, Symbol, symbol, symbols_of
+from engine.errors import ShapeError
 
 _PYTHON = {
     "//": "({0} // {1})",
@@ -39,10 +40,18 @@ class Table:
         self._function: Callable[[Binding], tuple[int, ...]] | None = None
 
     def evaluate(self, binding: Binding) -> tuple[int, ...]:
-        """The integers, in the order of `dims`. Raises: KeyError for an unbound symbol."""
+        """The integers, in the order of `dims`.
+
+        Raises: KeyError for an unbound symbol; ShapeError for a division by a size of 0.
+        """
         if self._function is None:
             self._function = self._generate()
-        return self._function(binding)
+        try:
+            return self._function(binding)
+        except ZeroDivisionError:
+            empty = sorted(s for s in self.symbols if not binding[s]) or list(self.symbols)
+            sizes = ", ".join(f"{s}={binding[s]}" for s in empty)
+            raise ShapeError(f"a size is divided by 0 at {sizes}") from None
 
     def _generate(self) -> Callable[[Binding], tuple[int, ...]]:
         lines = [f"  s{i} = b[{name!r}]" for i, name in enumerate(self.symbols)]

@@ -154,11 +154,16 @@ class NodeView:
 
 
 class InferView(NodeView):
-    """What `infer` rules get: also makes fresh symbols for sizes that data decide."""
+    """What `infer` rules get: also makes fresh symbols for sizes that data decide.
+
+    Attributes:
+        guards: conditions on sizes under which what a rule says is right; rules add them.
+    """
 
     def __init__(self, graph: Graph, node: Node, fresh: Callable[[str], Dim]) -> None:
         super().__init__(graph, node)
         self.fresh = fresh
+        self.guards: list[Guard] = []
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from engine import dims
 from engine.dims import Dim, Guard
 from engine.errors import ShapeError
-from engine.ir import Shape
+from engine.ir import Array, Shape
 from engine.ops import NodeView
 
 Rule = Callable[[NodeView], Iterator[Guard]]
@@ -132,11 +132,26 @@ def _blocks(view: NodeView) -> Iterator[Guard]:
 
 def _gather(view: NodeView) -> Iterator[Guard]:
     shape, indices = view.shape(0), view.const(1)
-    if indices is not None and indices.size:
-        size = shape[view.axis(len(shape), default=0)]
+    if indices is not None:
+        yield from _inside(view, indices, shape[view.axis(len(shape), default=0)])
+
+
+def _inside(view: NodeView, indices: Array, size: Dim) -> Iterator[Guard]:
+    """Constant indices address an axis of `size` elements."""
+    if indices.size:
         lowest, highest = int(indices.min()), int(indices.max())
         why = f"indices {lowest} to {highest} lie in {size} elements in {view.describe()}"
         yield dims.at_least(size, max(-lowest, highest + 1), why)
+
+
+def _coordinates(view: NodeView) -> Iterator[Guard]:
+    """The same for indices whose last axis addresses several axes, behind those of the batch."""
+    data, picked, indices = view.shape(0), view.shape(1), view.const(1)
+    batch = int(view.attr("batch_dims", 0))
+    yield from _alike(view, data[:batch], picked[:batch])
+    for place, size in enumerate(data[batch:] if indices is not None else ()):
+        if indices is not None and indices.ndim and place < indices.shape[-1]:
+            yield from _inside(view, indices[..., place], size)
 
 
 def _gather_elements(view: NodeView) -> Iterator[Guard]:
@@ -160,6 +175,7 @@ def _scatter_nd(view: NodeView) -> Iterator[Guard]:
     depth = indices[-1]
     if isinstance(depth, int):
         yield from _alike(view, (*indices[:-1], *data[depth:]), updates)
+    yield from _coordinates(view)
 
 
 def _normalization(view: NodeView) -> Iterator[Guard]:
@@ -184,6 +200,7 @@ _RULES: dict[str, Rule] = {
     "Expand": _expand,
     "Gather": _gather,
     "GatherElements": _gather_elements,
+    "GatherND": _coordinates,
     "Gemm": _gemm,
     "GroupNormalization": _per_channel,
     "InstanceNormalization": _per_channel,

@@ -88,9 +88,11 @@ def divide(a: Dim, b: Dim) -> Dim | None:
     """Integer division towards zero, where it is the floor or exact."""
     if isinstance(a, int) and isinstance(b, int):
         return None if b == 0 else (abs(a) // abs(b)) * (1 if (a < 0) == (b < 0) else -1)
-    if dims.mod(a, b) == 0 and b != 0:
+    if b == 0:
+        return None
+    if dims.mod(a, b) == 0:
         return dims.floordiv(a, b)
-    return dims.floordiv(a, b) if _at_least(a, 0) and _at_least(b, 0) and b != 0 else None
+    return dims.floordiv(a, b) if _at_least(a, 0) and _at_least(b, 0) else None
 
 
 def divide_exactly(a: Dim, b: Dim) -> Dim | None:

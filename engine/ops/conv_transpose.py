@@ -144,7 +144,7 @@ def _gpu(view: NodeView) -> GpuWork:
     rows, width = batch * out[0] * out[1] * geo.win.strides[2], -(-out[2] // geo.win.strides[2])
     met = -(-depth // steps)
     found = tiles_gpu(view, geo, rows, width, 2 * 4 * met)
-    return replace(found, fmas=found.fmas * met // depth)
+    return replace(found, fmas=found.fmas * met // max(depth, 1))
 
 
 register(

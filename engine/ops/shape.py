@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from engine.dims import Dim, bounds, ceildiv, dmax, floordiv, product
+from engine.dims import Dim, at_least, bounds, ceildiv, dmax, equal, floordiv, product
 from engine.dtypes import INT64, DType, from_numpy
 from engine.errors import ShapeError
 from engine.ir import Array, Shape, TensorType, ValueType
@@ -105,7 +105,7 @@ def _infer_reshape(view: InferView) -> list[ValueType]:
     return [TensorType(x.dtype, _solve(view, x.shape, sizes))]
 
 
-def _solve(view: NodeView, shape: Shape, sizes: list[Dim]) -> Shape:
+def _solve(view: InferView, shape: Shape, sizes: list[Dim]) -> Shape:
     """`sizes` with its -1 replaced by what `shape` leaves for it."""
     total, wanted = product(shape), product(d for d in sizes if d != -1)
     unknown = [axis for axis, d in enumerate(sizes) if d == -1]
@@ -115,13 +115,21 @@ def _solve(view: NodeView, shape: Shape, sizes: list[Dim]) -> Shape:
         bad = total % wanted != 0 if unknown else total != wanted
     if bad:
         raise ShapeError(f"{view.describe()}: cannot reshape {list(shape)} to {sizes}")
-    if unknown:
-        low = bounds(wanted)[0]
-        quotient = floordiv(total, wanted)
-        exact = quotient * wanted == total
-        if not exact and (low is None or low < 1):
-            quotient = floordiv(total, dmax(wanted, 1))
-        sizes[unknown[0]] = quotient
+    if not unknown:
+        if total != wanted:
+            why = f"{total} elements are as many as {wanted} in {view.describe()}"
+            view.guards.append(equal(total, wanted, why))
+        return tuple(sizes)
+    low = bounds(wanted)[0]
+    quotient = floordiv(total, wanted)
+    exact = quotient * wanted == total
+    if not exact and (low is None or low < 1):
+        quotient = floordiv(total, dmax(wanted, 1))
+        for axis, size in enumerate(sizes):
+            if size != -1 and not (axis < len(shape) and size == shape[axis]):
+                why = f"{size} >= 1, as a size of 0 is another one in {view.describe()}"
+                view.guards.append(at_least(size, 1, why))
+    sizes[unknown[0]] = quotient
     return tuple(sizes)
 
 

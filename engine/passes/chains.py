@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.dims import Dim, bounds, is_static
+from engine.dims import Dim, bounds, is_static, product
 from engine.ir import Graph, Node, Shape
 from engine.passes.base import PassResult
 from engine.passes.match import int_input, ints, is_op, standard
@@ -99,12 +99,15 @@ def _at(shape: Shape, axis: int) -> Dim | None:
     return shape[axis] if axis < len(shape) else None
 
 
-def reshape_target(start: Shape | None, end: Shape | None) -> Target | None:
+def reshape_target(
+    start: Shape | None, end: Shape | None, solved: bool = False
+) -> Target | None:
     """How to write the shape `end` as a Reshape target for an input of shape `start`.
 
     A size that isn't a number is copied (0) where the input has it on the same axis; one more may
-    be left open (-1) if no other can be 0, which would leave it undetermined. None if that does
-    not do.
+    be left open (-1) if no other can be 0, which would leave it undetermined, and if `end` has as
+    many elements as `start`, which is then not checked any more: or `solved`, as one was left open before. None if that does not
+    do.
     """
     if end is None:
         return None
@@ -121,6 +124,8 @@ def reshape_target(start: Shape | None, end: Shape | None) -> Target | None:
     if 0 in (d for d in end if isinstance(d, int)) or sizes.count(-1) > 1:
         return None
     if -1 in sizes and not all(_is_positive(d) for d, s in zip(end, sizes, strict=True) if s != -1):
+        return None
+    if -1 in sizes and not solved and (start is None or product(start) != product(end)):
         return None
     return Target(tuple(sizes))
 
@@ -144,7 +149,9 @@ def _constant_target(editor: Editor, node: Node) -> None:
     """A Reshape whose target is not a constant, or leaves open or copies what is a number."""
     name = node.inputs[1]
     start, end = editor.shape(node.inputs[0]), editor.shape(node.outputs[0])
-    target = reshape_target(start, end)
+    value = editor.value(name)
+    content = None if value is None or value.dims is None else value.dims.reshape(-1)
+    target = reshape_target(start, end, content is not None and -1 in list(content))
     now = int_input(editor, name)
     if target is None:
         return

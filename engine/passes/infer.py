@@ -151,6 +151,7 @@ class Inference:
             view = ops.InferView(work, node, lambda hint: self.fresh(f"{node.key}_{hint}"))
             try:
                 found = rule.infer(view)
+                self.guards += [g for g in view.guards if g.known is None]
             except ShapeError as error:
                 if not self._vague(node, values):
                     raise view.named(error) from error
@@ -278,7 +279,10 @@ class Inference:
             if kind.static_shape is None or kind.static_shape != content.shape:
                 kind = TensorType(kind.dtype, content.shape)
             if dims.is_static(content.reshape(-1)):
-                array = content.astype(kind.dtype.numpy)
+                try:
+                    array = content.astype(kind.dtype.numpy)
+                except OverflowError:
+                    continue
                 array.flags.writeable = False
                 values[name] = value.replace(type=kind, constant=array, dims=None)
             else:

@@ -12,7 +12,7 @@ import numpy as np
 
 from engine.checks import GuardTable, LimitError
 from engine.costs import DeviceProfile
-from engine.errors import PlanError
+from engine.errors import InputError, PlanError
 from engine.ir import Array, Graph, Node
 from engine.options import Options
 from engine.plan import Plan
@@ -241,7 +241,10 @@ class Runner:
         fitting = []
         for prepared in self.prepared:
             if prepared.signature == key:
-                binding = bind_inputs(prepared.plan.graph, feeds, around)
+                try:
+                    binding = bind_inputs(prepared.plan.graph, feeds, around)
+                except InputError:  # a plan for other sizes alone, unless these fit none
+                    continue
                 if not prepared.executor.binder.guards.broken(binding):
                     fitting.append((prepared.distance(binding), prepared, binding))
         if fitting:

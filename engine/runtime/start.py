@@ -15,6 +15,7 @@ import importlib.util
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as memoised
@@ -41,6 +42,8 @@ log = logging.getLogger(__name__)
 MAX_NBYTES = 256 << 20
 """Most bytes of arrays that are kept for one model."""
 MAX_PLANS = 4
+LATELY_S = 3.0
+"""File systems know times of files to two seconds at worst."""
 MIN_MODEL_NBYTES = 1 << 16
 """Models that are given as fewer bytes are not worth a file."""
 
@@ -65,7 +68,8 @@ class Start:
 def identity(model: object) -> str | None:
     """What tells a model's content apart; None if it is not worth a file, or nothing is kept.
 
-    A file is taken to be the same as long as its path, size, time and first and last bytes are.
+    A file is taken to be the same as long as its path, size, times and first and last bytes are: or
+    all bytes, if it was written so lately that its time may not tell two versions apart.
     """
     if cache.folder() is None:
         return None
@@ -77,12 +81,15 @@ def identity(model: object) -> str | None:
         path = Path(model).resolve(strict=True)
         state = path.stat()
         with path.open("rb") as file:
+            if time.time() - state.st_mtime < LATELY_S:
+                return cache.key(str(path), file.read())
             ends = file.read(4096)
             file.seek(max(state.st_size - 4096, 0))
             ends += file.read(4096)
     except OSError:
         return None
-    return cache.key(str(path), f"{state.st_size} {state.st_mtime_ns} {state.st_ino}", ends)
+    times = f"{state.st_mtime_ns} {state.st_ctime_ns}"
+    return cache.key(str(path), f"{state.st_size} {times} {state.st_ino}", ends)
 
 
 def name(identity: str, options: Options, *about: object) -> str | None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.dims import Dim, symbol
+from engine.dims import Dim, floordiv, symbol
 from engine.passes.chains import Target, chains, reshape_target
 from engine.passes.eliminate import eliminate
 from engine.passes.infer import infer
@@ -34,15 +34,21 @@ B, S = symbol("b"), symbol("s")
         ((S + 1, B, 8), (S + 1, 8 * B), Target((0, -1))),
         ((B, S, 8), (S, B, 8), None),
         ((B, 0), (B, 0, 2), None),
-        (None, (B, 2), Target((-1, 2))),
+        (None, (B, 2), None),
+        ((S, 2), (B, 2), None),
         ((B,), None, None),
     ],
 )
 def test_reshape_target(
     start: tuple[Dim, ...] | None, end: tuple[Dim, ...] | None, target: Target | None
 ) -> None:
-    """-1 is left open only if no other size may be 0."""
+    """-1 is left open only if no other size may be 0, and if all elements are there."""
     assert reshape_target(start, end) == target
+
+
+def test_a_size_that_was_left_open_stays_open() -> None:
+    assert reshape_target((S, 2), (floordiv(S, 2), 4), solved=True) == Target((-1, 4))
+    assert reshape_target((S, 2), (floordiv(S, 2), 4)) is None
 
 
 VIEWS = {

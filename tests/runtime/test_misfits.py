@@ -66,6 +66,36 @@ CASES: list[tuple[str, str, Shapes, list[Shapes]]] = [
         [(4, 2)],
         [[(3, 2)]],
     ),
+    (
+        "float[n, 2] x",
+        "i = Constant<value = int64[2, 1] {0, 3}>() y = GatherND(x, i)",
+        [(4, 2)],
+        [[(3, 2)], [(0, 2)]],
+    ),
+    (
+        "float[b, n, 2] x",
+        "i = Constant<value = int64[2, 1] {0, -3}>() y = GatherND<batch_dims = 1>(x, i)",
+        [(2, 3, 2)],
+        [[(2, 2, 2)], [(3, 3, 2)]],
+    ),
+    (
+        "float[n, 2] x, float[2, 2] u",
+        "i = Constant<value = int64[2, 1] {0, 3}>() y = ScatterND(x, i, u)",
+        [(4, 2), (2, 2)],
+        [[(3, 2), (2, 2)]],
+    ),
+    (
+        "float[n] x, float[3, m] z",
+        "s = Shape<start = 1>(z) y = Reshape(x, s)",
+        [(2,), (3, 2)],
+        [[(2,), (3, 1)], [(2,), (3, 6)], [(0,), (3, 2)]],
+    ),
+    (
+        "float[a, b, 2, 3] x, float[c, d, 3, 2] w",
+        "y = MatMul(x, w)",
+        [(4, 0, 2, 3), (4, 0, 3, 2)],
+        [[(4, 0, 2, 3), (4, 4, 3, 2)]],
+    ),
 ]
 
 
@@ -108,3 +138,75 @@ def test_values_of_the_wrong_shape_are_not_uploaded() -> None:
         assert run(session, [(2, 3), (1, 3)])[0].shape == (2, 3)
         with pytest.raises(EngineError, match="do not fit"):
             run(session, [(1, 3), (4, 3)])
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_a_computed_size_of_0_copies_one(device: str) -> None:
+    """Reshape takes it for the size of the input on that axis, so it is not the size of y."""
+    text = """<ir_version: 9, opset_import: ["": 20]>
+    g (float[n] x, float[3, m] z) => (float y, int64 s, float w) {
+      t = Shape<start = 1>(z)
+      y = Reshape(x, t)
+      s = Shape(y)
+      left = Constant<value = int64[1] {-1}>()
+      u = Concat<axis = 0>(t, left)
+      v = Reshape(x, u)
+      w = Neg(v)
+    }"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    with engine.InferenceSession(model, device=device) as session:
+        for n, m in ((2, 2), (2, 0), (3, 3), (3, 0), (0, 0)):
+            feeds = {"x": np.ones(n, np.float32), "z": np.ones((3, m), np.float32)}
+            if not n:
+                with pytest.raises(EngineError):
+                    session.run(None, feeds)
+                continue
+            y, s, w = session.run(None, feeds)
+            assert y.shape == (n,) and s.tolist() == [n] and w.shape == (n, 1)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("c = Constant<value = int64[1] {9223372036854775807}>() y = Add(s, c)", "can't hold"),
+        ("t = Constant<value = int64[1] {10}>() y = Div(t, s)", "divided by 0"),
+    ],
+)
+def test_arithmetic_on_sizes_that_has_no_result(device: str, body: str, message: str) -> None:
+    text = f"""<ir_version: 9, opset_import: ["": 20]>
+    g (float[n, 2] x) => (int64 y) {{ s = Shape<end = 1>(x) {body} }}"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    size = 0 if "divided" in message else 3
+    with engine.InferenceSession(model, device=device) as session:
+        with pytest.raises(EngineError, match=message):
+            session.run(None, {"x": np.ones((size, 2), np.float32)})
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_a_quotient_by_0_is_not_worked_out_ahead(device: str) -> None:
+    text = """<ir_version: 9, opset_import: ["": 20]>
+    g (float[n] x) => (int64 y, int64 w) {
+      s = Shape(x)
+      c = Constant<value = int64[1] {0}>()
+      y = Div(s, c)
+      d = Constant<value = int64[1] {4611686018427387904}>()
+      four = Constant<value = int64[1] {4}>()
+      w = Mul(d, four)
+    }"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    with engine.InferenceSession(model, device=device) as session:
+        y, w = session.run(None, {"x": np.ones(3, np.float32)})
+    assert y.tolist() == [0] and w.tolist() == [0]
+
+
+@pytest.mark.gpu
+def test_a_transposed_convolution_of_no_channels() -> None:
+    text = """<ir_version: 9, opset_import: ["": 20]>
+    g (float[1, c, 3] x, float[c, 2, 2] w) => (float y) { y = ConvTranspose(x, w) }"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    with engine.InferenceSession(model, device="gpu") as session:
+        run(session, [(1, 2, 3), (2, 2, 2)])
+        assert not run(session, [(1, 0, 3), (0, 2, 2)])[0].any()

@@ -60,6 +60,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A model file, with an empty cache."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "kept"))
     onnx.save(model(), tmp_path / "model.onnx")
+    os.utime(tmp_path / "model.onnx", (1000, 1000))
     return tmp_path / "model.onnx"
 
 
@@ -212,6 +213,29 @@ def test_a_changed_model_is_loaded(path: Path) -> None:
     onnx.save(changed, path)
     with InferenceSession(path, device="cpu") as session:
         assert not session.run(["y"], feeds())[0].any()
+
+
+@pytest.mark.parametrize("lately", [False, True])
+def test_weights_changed_in_place_are_loaded(path: Path, lately: bool) -> None:
+    """The size and, as far as anyone can set it, the time stay."""
+    whole = model()
+    for name, place in (("before", 0), ("behind", 3)):
+        beside = onnx.numpy_helper.from_array(np.zeros(2000, np.float32), name)
+        whole.graph.initializer.insert(place, beside)
+    weights = onnx.numpy_helper.to_array(whole.graph.initializer[2]).tobytes()
+    path.write_bytes(whole.SerializeToString())
+    when = path.stat().st_mtime_ns if lately else 1000
+    os.utime(path, ns=(when, when))
+    (want, *_) = first(path, "cpu")
+    data = path.read_bytes()
+    at = data.index(weights)
+    assert 4096 < at < len(data) - 4096 - len(weights)
+    with path.open("r+b") as file:
+        file.seek(at)
+        file.write(bytes(len(weights)))
+    os.utime(path, ns=(when, when))
+    with InferenceSession(path, device="cpu") as session:
+        assert want.any() and not session.run(["y"], feeds())[0].any()
 
 
 def test_a_model_that_changes_under_a_session_is_an_error(path: Path) -> None:
