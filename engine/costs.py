@@ -124,7 +124,7 @@ def works(graph: Graph, sizes: Sizes, target: Target | None = None) -> dict[str,
         except ShapeError:
             raise
         except ValueError as error:
-            shapes = ", ".join(str(list(sizes.shape(n))) for n in node.inputs if n)
+            shapes = ", ".join(str(sizes.shape(n)) for n in node.inputs if n)
             raise ShapeError(f"{view.describe()} with shapes {shapes}: {error}") from error
     return found
 

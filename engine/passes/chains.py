@@ -99,15 +99,13 @@ def _at(shape: Shape, axis: int) -> Dim | None:
     return shape[axis] if axis < len(shape) else None
 
 
-def reshape_target(
-    start: Shape | None, end: Shape | None, solved: bool = False
-) -> Target | None:
+def reshape_target(start: Shape | None, end: Shape | None, solved: bool = False) -> Target | None:
     """How to write the shape `end` as a Reshape target for an input of shape `start`.
 
     A size that isn't a number is copied (0) where the input has it on the same axis; one more may
     be left open (-1) if no other can be 0, which would leave it undetermined, and if `end` has as
-    many elements as `start`, which is then not checked any more: or `solved`, as one was left open before. None if that does not
-    do.
+    many elements as `start`, which is then not checked any more: or `solved`, as one was left open
+    before. None if that does not do.
     """
     if end is None:
         return None
