@@ -14,7 +14,6 @@ from engine.ops import Lowering, definition
 from engine.target import Target
 from tests.ops.harness import (
     OpCase,
-    case_id,
     check_cpu,
     check_engine_cpu,
     check_gpu,
@@ -22,7 +21,7 @@ from tests.ops.harness import (
     inferred,
     supported,
 )
-from tests.ops.node_suite import gpu_failures
+from tests.ops.standard import for_each, gpu_node_suite, on_gpu
 
 
 def noise(*shape: int, seed: int = 0) -> Any:
@@ -147,20 +146,9 @@ HALF = HALF.replace(
 )
 
 
-@pytest.mark.parametrize("case", [*CASES, HALF], ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_infer(case: OpCase) -> None:
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", [*CASES, HALF], ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
+test_cpu = for_each([*CASES, HALF], check_cpu)
+test_infer = for_each(CASES, check_infer)
+test_gpu = on_gpu([*CASES, HALF])
 
 
 def test_engine_on_the_cpu() -> None:
@@ -218,8 +206,4 @@ def test_what_the_gpu_refuses(case: OpCase, reason: str) -> None:
     assert not found.ok and reason in found.reason
 
 
-@pytest.mark.gpu
-@pytest.mark.slow
-@pytest.mark.parametrize("op", ["Attention", "RotaryEmbedding"])
-def test_node_suite(op: str) -> None:
-    assert gpu_failures(op) == {}
+test_node_suite = gpu_node_suite("Attention", "RotaryEmbedding")

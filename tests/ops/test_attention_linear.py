@@ -8,21 +8,18 @@ import numpy as np
 import pytest
 
 from engine.errors import ShapeError
-from tests.cpu_fallback.node_cases import cases_of
 from tests.ops.harness import (
     Array,
     OpCase,
     arrays,
-    case_id,
     check_cpu,
     check_engine_cpu,
-    check_gpu,
     check_infer,
     inferred,
     run_fallback,
     supported,
 )
-from tests.ops.node_suite import gpu_failures
+from tests.ops.standard import for_each, gpu_node_suite, on_gpu
 
 F = "float32"
 RNG = np.random.default_rng(7)
@@ -106,17 +103,8 @@ def test_the_fallback_against_the_recurrence_written_out() -> None:
     np.testing.assert_allclose(present[0, 0], s, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("case", [*CASES, HALF], ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", [*CASES, HALF], ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
+test_cpu = for_each([*CASES, HALF], check_cpu, check_engine_cpu, check_infer)
+test_gpu = on_gpu([*CASES, HALF])
 
 
 def test_what_is_refused() -> None:
@@ -128,8 +116,4 @@ def test_what_is_refused() -> None:
         inferred(CASES[0].replace(attrs={**CASES[0].attrs, "kv_num_heads": 5}))
 
 
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_node_suite() -> None:
-    assert cases_of("LinearAttention")
-    assert gpu_failures("LinearAttention", require_gpu=True) == {}
+test_node_suite = gpu_node_suite("LinearAttention", require_gpu=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
-from tests.cpu_fallback.node_cases import cases_of, failures
-from tests.ops.harness import OpCase, case_id, check_engine_cpu, check_gpu, check_infer, supported
+from tests.ops.harness import OpCase, check_engine_cpu, check_infer, supported
+from tests.ops.standard import for_each, node_suite, on_gpu_both_ways
 
 F = "float32"
 
@@ -37,17 +36,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_engine_cpu(case)
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase, dynamic: bool) -> None:
-    check_gpu(case, dynamic=dynamic)
+test_cpu = for_each(CASES, check_engine_cpu, check_infer)
+test_gpu = on_gpu_both_ways(CASES)
 
 
 def test_writing_along_the_batch_is_refused() -> None:
@@ -55,6 +45,4 @@ def test_writing_along_the_batch_is_refused() -> None:
     assert "along the batch" in supported(case).reason
 
 
-@pytest.mark.slow
-def test_node_suite() -> None:
-    assert failures(cases_of("TensorScatter")) == {}
+test_node_suite = node_suite("TensorScatter")

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pytest
 
-from tests.cpu_fallback.node_cases import cases_of, failures
-from tests.ops.harness import OpCase, case_id, check_cpu, check_engine_cpu, check_gpu, check_infer
+from tests.ops.harness import OpCase, check_cpu, check_engine_cpu, check_infer
+from tests.ops.standard import for_each, node_suite, on_gpu
 
 
 def col2im(
@@ -41,25 +40,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", [CASES[0], CASES[4]], ids=case_id)
-def test_gpu_with_open_sizes(case: OpCase) -> None:
-    check_gpu(case, dynamic=True)
-
-
-@pytest.mark.slow
-def test_node_suite() -> None:
-    assert failures(cases_of("Col2Im")) == {}
+test_cpu = for_each(CASES, check_cpu, check_engine_cpu, check_infer)
+test_gpu = on_gpu(CASES)
+test_gpu_with_open_sizes = on_gpu([CASES[0], CASES[4]], dynamic=True)
+test_node_suite = node_suite("Col2Im")

@@ -7,18 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cpu_fallback.node_cases import cases_of
 from tests.ops.harness import (
     Array,
     OpCase,
-    case_id,
     check_cpu,
     check_engine_cpu,
     check_gpu,
     check_infer,
     supported,
 )
-from tests.ops.node_suite import gpu_failures
+from tests.ops.standard import for_each, gpu_node_suite, on_gpu
 
 RNG = np.random.default_rng(11)
 
@@ -77,17 +75,8 @@ OTHER = [
 ]
 
 
-@pytest.mark.parametrize("case", [*TWO, *OTHER], ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", [*TWO, *OTHER], ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
+test_cpu = for_each([*TWO, *OTHER], check_cpu, check_engine_cpu, check_infer)
+test_gpu = on_gpu([*TWO, *OTHER])
 
 
 @pytest.mark.gpu
@@ -103,8 +92,4 @@ def test_offsets_that_do_not_fit_are_refused() -> None:
     assert "spatial" in supported(deform(1, 1, (3, 3, 3, 3), (1, 1, 1, 1))).reason
 
 
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_node_suite() -> None:
-    assert cases_of("DeformConv")
-    assert gpu_failures("DeformConv", require_gpu=True) == {}
+test_node_suite = gpu_node_suite("DeformConv", require_gpu=True)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import pytest
-
 from engine.ops import lookup
 from tests.cpu_fallback.test_contrib import CASES, MS
 from tests.cpu_fallback.test_contrib_attention import CASES as ATTENTION
-from tests.ops.harness import OpCase, case_id, check_infer
+from tests.ops.harness import OpCase, check_infer
+from tests.ops.standard import for_each
 
 TYPED = [
     OpCase(op, tuple(inputs), attrs, domain=MS, opset=1)
@@ -21,9 +20,7 @@ TYPED += [
 ]
 
 
-@pytest.mark.parametrize("case", TYPED, ids=case_id)
-def test_types(case: OpCase) -> None:
-    check_infer(case)
+test_types = for_each(TYPED, check_infer)
 
 
 def test_every_typed_operator_has_a_case() -> None:

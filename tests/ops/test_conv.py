@@ -25,7 +25,6 @@ from engine.ops._variants import shares_loads
 from engine.runtime import targets
 from engine.target import Target
 from engine.windows import windows
-from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.cpu_fallback.oracle import ort_node
 from tests.ops.harness import (
     OpCase,
@@ -37,6 +36,7 @@ from tests.ops.harness import (
     inferred,
     supported,
 )
+from tests.ops.standard import for_each, node_suite
 
 F = "float32"
 
@@ -163,15 +163,8 @@ TRANSPOSED = [
 CASES = CONV + TRANSPOSED
 
 
-@pytest.mark.parametrize("op", ["Conv", "ConvTranspose"])
-@pytest.mark.slow
-def test_node_suite(op: str) -> None:
-    assert failures(cases_of(op)) == {}
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
+test_node_suite = node_suite("Conv", "ConvTranspose")
+test_cpu = for_each(CASES, check_cpu)
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)

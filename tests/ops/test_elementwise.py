@@ -24,6 +24,7 @@ from tests.ops.harness import (
     run_fallback,
     supported,
 )
+from tests.ops.standard import for_each, on_gpu
 
 SPECIAL = np.array(
     [
@@ -263,9 +264,7 @@ HOST = [
 ]
 
 
-@pytest.mark.parametrize("case", [*CASES, *HOST], ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
+test_cpu = for_each([*CASES, *HOST], check_cpu)
 
 
 @pytest.mark.parametrize("case", CASES, ids=case_id)
@@ -277,16 +276,8 @@ def test_infer(case: OpCase) -> None:
         assert refusal.reason
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", _arithmetic()[-10:], ids=case_id)
-def test_gpu_with_symbolic_sizes(case: OpCase) -> None:
-    check_gpu(case, dynamic=True)
+test_gpu = on_gpu(CASES)
+test_gpu_with_symbolic_sizes = on_gpu(_arithmetic()[-10:], dynamic=True)
 
 
 @pytest.mark.gpu
@@ -296,9 +287,7 @@ def test_gpu_past_65535_workgroups() -> None:
     check_gpu(OpCase("Relu", (x,), oracle=lambda v: np.maximum(v, 0), name="large"))
 
 
-@pytest.mark.parametrize("case", [CASES[0], _arithmetic()[0], _casts()[3]], ids=case_id)
-def test_engine_on_the_cpu(case: OpCase) -> None:
-    check_engine_cpu(case)
+test_engine_on_the_cpu = for_each([CASES[0], _arithmetic()[0], _casts()[3]], check_engine_cpu)
 
 
 @st.composite

@@ -9,20 +9,18 @@ import engine
 from cpu_fallback import registry
 from engine import dtypes
 from engine.errors import ShapeError
-from tests.cpu_fallback.node_cases import cases_of
 from tests.ops.harness import (
     OpCase,
     arrays,
     build_model,
     case_id,
     check_engine_cpu,
-    check_gpu,
     check_infer,
     inferred,
     run_fallback,
     supported,
 )
-from tests.ops.node_suite import gpu_failures
+from tests.ops.standard import gpu_node_suite, on_gpu
 from tests.ops.test_elementwise import SPECIAL, WHOLE
 
 CODES = {d.name: d.code for d in dtypes.DTYPES}
@@ -77,10 +75,7 @@ def test_cpu(case: OpCase) -> None:
     check_infer(case)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
+test_gpu = on_gpu(CASES)
 
 
 @pytest.mark.gpu
@@ -111,8 +106,4 @@ def test_packed_types_go_to_the_reference() -> None:
     np.testing.assert_array_equal(np.asarray(got).astype(int), [*range(8), *range(-8, 0)])
 
 
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_node_suite() -> None:
-    assert cases_of("BitCast")
-    assert gpu_failures("BitCast") == {}
+test_node_suite = gpu_node_suite("BitCast")

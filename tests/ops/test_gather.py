@@ -9,17 +9,16 @@ import pytest
 
 from cpu_fallback import registry
 from engine.errors import ShapeError
-from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.ops.contents import check_evaluate
 from tests.ops.harness import (
     OpCase,
     case_id,
     check_cpu,
     check_engine_cpu,
-    check_gpu,
     check_infer,
     inferred,
 )
+from tests.ops.standard import for_each, node_suite, on_gpu
 
 F = "float32"
 
@@ -77,33 +76,11 @@ CASES = [
 OPEN_SIZES = [case for case in CASES if not case.op.endswith("ND")]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-
-
-@pytest.mark.parametrize("case", [c for c in CASES if not c.op == "GatherND"], ids=case_id)
-def test_infer(case: OpCase) -> None:
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", OPEN_SIZES, ids=case_id)
-def test_gpu_with_open_sizes(case: OpCase) -> None:
-    check_gpu(case, dynamic=True)
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.slow
-def test_node_suite(op_type: str) -> None:
-    assert failures(cases_of(op_type)) == {}
+test_cpu = for_each(CASES, check_cpu, check_engine_cpu)
+test_infer = for_each([c for c in CASES if not c.op == "GatherND"], check_infer)
+test_gpu = on_gpu(CASES)
+test_gpu_with_open_sizes = on_gpu(OPEN_SIZES, dynamic=True)
+test_node_suite = node_suite(*OPS)
 
 
 @pytest.mark.parametrize(
@@ -180,9 +157,7 @@ CONTENTS = [
 ]
 
 
-@pytest.mark.parametrize("case", CONTENTS, ids=case_id)
-def test_contents(case: OpCase) -> None:
-    check_evaluate(case)
+test_contents = for_each(CONTENTS, check_evaluate)
 
 
 @pytest.mark.parametrize(

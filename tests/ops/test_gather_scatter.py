@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from cpu_fallback import registry
-from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.ops.harness import (
     Array,
     OpCase,
@@ -19,7 +18,7 @@ from tests.ops.harness import (
     check_infer,
     supported,
 )
-from tests.ops.node_suite import gpu_failures
+from tests.ops.standard import for_each, gpu_node_suite, node_suite, on_gpu
 
 F = "float32"
 RNG = np.random.default_rng(17)
@@ -84,17 +83,8 @@ LONG = [
 CASES = [*ONCE, *REPEATED, *(c.replace(tol=1e-5) for c in REDUCED), *LONG]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
+test_cpu = for_each(CASES, check_cpu, check_engine_cpu, check_infer)
+test_gpu = on_gpu(CASES)
 
 
 @pytest.mark.gpu
@@ -103,25 +93,11 @@ def test_gpu_with_constant_indices(case: OpCase) -> None:
     check_gpu(case.replace(constants=(1,)))
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize(
-    "case", [c for c in CASES if c.op == "ScatterElements" and c.name != "empty"], ids=case_id
+test_gpu_with_open_sizes = on_gpu(
+    [c for c in CASES if c.op == "ScatterElements" and c.name != "empty"], dynamic=True
 )
-def test_gpu_with_open_sizes(case: OpCase) -> None:
-    check_gpu(case, dynamic=True)
-
-
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.slow
-def test_node_suite(op: str) -> None:
-    assert failures(cases_of(op)) == {}
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("op", OPS)
-@pytest.mark.slow
-def test_node_suite_on_the_gpu(op: str) -> None:
-    assert gpu_failures(op, require_gpu=True) == {}
+test_node_suite = node_suite(*OPS)
+test_node_suite_on_the_gpu = gpu_node_suite(*OPS, require_gpu=True)
 
 
 @pytest.mark.gpu

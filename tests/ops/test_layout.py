@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import engine
 from cpu_fallback import registry
 from engine.errors import ShapeError
-from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.ops.contents import check_evaluate
 from tests.ops.harness import (
     OpCase,
@@ -24,6 +23,7 @@ from tests.ops.harness import (
     check_infer,
     inferred,
 )
+from tests.ops.standard import for_each, node_suite, on_gpu_both_ways
 
 F = "float32"
 
@@ -98,28 +98,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_infer(case: OpCase) -> None:
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase, dynamic: bool) -> None:
-    check_gpu(case, dynamic=dynamic)
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.slow
-def test_node_suite(op_type: str) -> None:
-    assert failures(cases_of(op_type)) == {}
+test_cpu = for_each(CASES, check_cpu, check_engine_cpu)
+test_infer = for_each(CASES, check_infer)
+test_gpu = on_gpu_both_ways(CASES)
+test_node_suite = node_suite(*OPS)
 
 
 @pytest.mark.gpu
@@ -144,9 +126,7 @@ CONTENTS = [
 ]
 
 
-@pytest.mark.parametrize("case", CONTENTS, ids=case_id)
-def test_contents(case: OpCase) -> None:
-    check_evaluate(case)
+test_contents = for_each(CONTENTS, check_evaluate)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from tests.ops.harness import OpCase, case_id, check_cpu, check_engine_cpu, check_infer
+from tests.ops.harness import OpCase, check_cpu, check_engine_cpu, check_infer
+from tests.ops.standard import for_each
 
 TARGETS = np.array([[0, 2, 1], [3, 3, 0]])
 CASES = [
@@ -15,8 +15,4 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_types(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-    check_infer(case)
+test_types = for_each(CASES, check_cpu, check_engine_cpu, check_infer)

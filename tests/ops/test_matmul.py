@@ -21,7 +21,6 @@ from engine.ops._matmul_calls import product_stage, product_stages
 from engine.ops._matmul_tiles import UNIFORM, Product, best, clocks, tiles
 from engine.runtime import targets
 from engine.target import Target
-from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.ops.harness import (
     OpCase,
     case_id,
@@ -32,6 +31,7 @@ from tests.ops.harness import (
     inferred,
     supported,
 )
+from tests.ops.standard import for_each, node_suite, on_gpu
 
 F = "float32"
 
@@ -105,15 +105,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_infer(case: OpCase) -> None:
-    check_infer(case)
+test_cpu = for_each(CASES, check_cpu, check_engine_cpu)
+test_infer = for_each(CASES, check_infer)
 
 
 @pytest.mark.gpu
@@ -125,10 +118,7 @@ def test_gpu(case: OpCase, dynamic: bool, target: str, monkeypatch: pytest.Monke
     check_gpu(case, dynamic=dynamic)
 
 
-@pytest.mark.parametrize("op_type", ["MatMul", "Gemm"])
-@pytest.mark.slow
-def test_node_suite(op_type: str) -> None:
-    assert failures(cases_of(op_type)) == {}
+test_node_suite = node_suite("MatMul", "Gemm")
 
 
 @pytest.mark.gpu
@@ -260,10 +250,7 @@ SPLIT = [
 ]
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", SPLIT, ids=case_id)
-def test_parts_of_the_inner_axis_add_up(case: OpCase) -> None:
-    check_gpu(case)
+test_parts_of_the_inner_axis_add_up = on_gpu(SPLIT)
 
 
 def test_where_the_inner_axis_is_split() -> None:

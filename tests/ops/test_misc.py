@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
-from tests.cpu_fallback.node_cases import cases_of, failures
-from tests.ops.harness import OpCase, case_id, check_cpu, check_engine_cpu, check_gpu, check_infer
+from tests.ops.harness import OpCase, check_cpu, check_engine_cpu, check_infer
+from tests.ops.standard import for_each, node_suite, on_gpu_both_ways
 
 F = "float32"
 LENGTHS = np.array([0, 1, 4, 7, 3])
@@ -24,20 +23,6 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase, dynamic: bool) -> None:
-    check_gpu(case, dynamic=dynamic)
-
-
-@pytest.mark.slow
-def test_node_suite() -> None:
-    assert failures(cases_of("ReverseSequence")) == {}
+test_cpu = for_each(CASES, check_cpu, check_engine_cpu, check_infer)
+test_gpu = on_gpu_both_ways(CASES)
+test_node_suite = node_suite("ReverseSequence")

@@ -6,18 +6,15 @@ import numpy as np
 import pytest
 
 from engine.errors import ShapeError
-from tests.cpu_fallback.node_cases import cases_of
 from tests.ops.harness import (
     OpCase,
-    case_id,
     check_cpu,
     check_engine_cpu,
-    check_gpu,
     check_infer,
     inferred,
     supported,
 )
-from tests.ops.node_suite import gpu_failures
+from tests.ops.standard import for_each, gpu_node_suite, on_gpu
 
 F = "float32"
 SINGULAR = np.array([[1, 2, 3], [2, 4, 6], [1, 0, 1]], np.float32)
@@ -36,17 +33,8 @@ CASES = [
 LARGE = [OpCase("Det", (((2, 9, 9), F),)), OpCase("Det", (((2, 0, 0), F),))]
 
 
-@pytest.mark.parametrize("case", [*CASES, *LARGE], ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
+test_cpu = for_each([*CASES, *LARGE], check_cpu, check_engine_cpu, check_infer)
+test_gpu = on_gpu(CASES)
 
 
 def test_what_is_refused() -> None:
@@ -59,8 +47,4 @@ def test_what_is_refused() -> None:
         inferred(OpCase("Det", (((3,), F),)))
 
 
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_node_suite() -> None:
-    assert cases_of("Det")
-    assert gpu_failures("Det", require_gpu=True) == {}
+test_node_suite = gpu_node_suite("Det", require_gpu=True)

@@ -11,20 +11,17 @@ import engine
 from engine.errors import ShapeError
 from engine.importer import load_model
 from engine.passes import run_passes
-from tests.cpu_fallback.node_cases import cases_of
 from tests.ops.harness import (
     Array,
     OpCase,
     build_model,
-    case_id,
     check_cpu,
     check_engine_cpu,
-    check_gpu,
     check_infer,
     inferred,
     supported,
 )
-from tests.ops.node_suite import gpu_failures
+from tests.ops.standard import for_each, gpu_node_suite, on_gpu_both_ways
 
 F = "float32"
 
@@ -67,22 +64,9 @@ CASES = [
 TWICE = einsum("ij,jk,ij->ik", (4, 4), (4, 4), (4, 4))
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_infer(case: OpCase) -> None:
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase, dynamic: bool) -> None:
-    check_gpu(case, dynamic=dynamic)
+test_cpu = for_each(CASES, check_cpu, check_engine_cpu)
+test_infer = for_each(CASES, check_infer)
+test_gpu = on_gpu_both_ways(CASES)
 
 
 @pytest.mark.gpu
@@ -125,8 +109,4 @@ def test_wrong_equations_are_refused(
         inferred(einsum(equation, *shapes))
 
 
-@pytest.mark.gpu
-@pytest.mark.slow
-def test_node_suite() -> None:
-    assert cases_of("Einsum")
-    assert gpu_failures("Einsum") == {}
+test_node_suite = gpu_node_suite("Einsum")

@@ -9,18 +9,17 @@ import pytest
 
 from cpu_fallback import registry
 from engine.errors import ShapeError
-from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.ops.contents import check_evaluate
 from tests.ops.harness import (
     OpCase,
     case_id,
     check_cpu,
     check_engine_cpu,
-    check_gpu,
     check_infer,
     inferred,
     supported,
 )
+from tests.ops.standard import for_each, node_suite, on_gpu_both_ways
 
 F = "float32"
 
@@ -105,28 +104,10 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_infer(case: OpCase) -> None:
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase, dynamic: bool) -> None:
-    check_gpu(case, dynamic=dynamic)
-
-
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.slow
-def test_node_suite(op_type: str) -> None:
-    assert failures(cases_of(op_type)) == {}
+test_cpu = for_each(CASES, check_cpu, check_engine_cpu)
+test_infer = for_each(CASES, check_infer)
+test_gpu = on_gpu_both_ways(CASES)
+test_node_suite = node_suite(*OPS)
 
 
 @pytest.mark.parametrize("mode", ["edge", "wrap", "reflect"])

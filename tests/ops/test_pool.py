@@ -13,7 +13,6 @@ from cpu_fallback import registry
 from engine import dims
 from engine.errors import ShapeError
 from engine.windows import windows
-from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.cpu_fallback.oracle import ort_node
 from tests.ops.harness import (
     OpCase,
@@ -25,6 +24,7 @@ from tests.ops.harness import (
     inferred,
     supported,
 )
+from tests.ops.standard import for_each, node_suite
 
 F = "float32"
 WINDOWED = ("MaxPool", "AveragePool", "LpPool")
@@ -97,20 +97,9 @@ CASES += [
 ]
 
 
-@pytest.mark.parametrize("op", [*WINDOWED, *GLOBAL[:2], "MaxUnpool"])
-@pytest.mark.slow
-def test_node_suite(op: str) -> None:
-    assert failures(cases_of(op)) == {}
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_infer(case: OpCase) -> None:
-    check_infer(case)
+test_node_suite = node_suite(*WINDOWED, *GLOBAL[:2], "MaxUnpool")
+test_cpu = for_each(CASES, check_cpu)
+test_infer = for_each(CASES, check_infer)
 
 
 @pytest.mark.gpu

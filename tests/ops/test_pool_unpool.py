@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cpu_fallback.node_cases import cases_of, failures
-from tests.ops.harness import OpCase, case_id, check_engine_cpu, check_gpu, check_infer
+from tests.ops.harness import OpCase, check_engine_cpu, check_gpu, check_infer
+from tests.ops.standard import for_each, node_suite, on_gpu_both_ways
 
 
 def unpool(
@@ -37,17 +37,8 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_engine_cpu(case)
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dynamic", [False, True], ids=["fixed", "open"])
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase, dynamic: bool) -> None:
-    check_gpu(case, dynamic=dynamic)
+test_cpu = for_each(CASES, check_engine_cpu, check_infer)
+test_gpu = on_gpu_both_ways(CASES)
 
 
 @pytest.mark.gpu
@@ -59,6 +50,4 @@ def test_of_several_for_one_place_the_last_wins() -> None:
     check_gpu(case)
 
 
-@pytest.mark.slow
-def test_node_suite() -> None:
-    assert failures(cases_of("MaxUnpool")) == {}
+test_node_suite = node_suite("MaxUnpool")

@@ -14,13 +14,13 @@ import engine
 from tests.ops.harness import (
     Array,
     OpCase,
-    case_id,
     check_cpu,
     check_engine_cpu,
     check_gpu,
     check_infer,
     supported,
 )
+from tests.ops.standard import for_each, on_gpu
 from tests.runtime.models import parse
 
 F = "float32"
@@ -271,27 +271,10 @@ CASES = (
 )
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_infer(case: OpCase) -> None:
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES[::5], ids=case_id)
-def test_gpu_with_unknown_sizes(case: OpCase) -> None:
-    check_gpu(case, dynamic=True)
+test_cpu = for_each(CASES, check_cpu, check_engine_cpu)
+test_infer = for_each(CASES, check_infer)
+test_gpu = on_gpu(CASES)
+test_gpu_with_unknown_sizes = on_gpu(CASES[::5], dynamic=True)
 
 
 def test_refusals_have_reasons() -> None:

@@ -12,6 +12,7 @@ import pytest
 import engine
 from engine import dtypes
 from tests.ops.harness import Array, OpCase, case_id, check_cpu, check_gpu, check_infer, supported
+from tests.ops.standard import for_each
 
 F = np.float32
 KINDS = {k: np.dtype(getattr(ml_dtypes, k)) for k in ("int4", "uint4", "int2", "uint2")}
@@ -55,9 +56,7 @@ def _cases() -> list[OpCase]:
 CASES = _cases()
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_types(case: OpCase) -> None:
-    check_infer(case)
+test_types = for_each(CASES, check_infer)
 
 
 @pytest.mark.gpu

@@ -16,16 +16,14 @@ from tests.ops.harness import (
     OpCase,
     arrays,
     build_model,
-    case_id,
     check_cpu,
     check_engine_cpu,
-    check_gpu,
     check_infer,
     feeds,
     inferred,
     supported,
 )
-from tests.ops.node_suite import gpu_failures
+from tests.ops.standard import for_each, gpu_node_suite, on_gpu
 
 GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 
@@ -172,26 +170,10 @@ HALF = HALF.replace(
 )
 
 
-@pytest.mark.parametrize("case", [*CASES, HALF], ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-
-
-@pytest.mark.parametrize("case", [*CASES, HALF], ids=case_id)
-def test_infer(case: OpCase) -> None:
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", [*CASES, HALF], ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", DYNAMIC, ids=case_id)
-def test_gpu_with_symbolic_sizes(case: OpCase) -> None:
-    check_gpu(case, dynamic=True)
+test_cpu = for_each([*CASES, HALF], check_cpu)
+test_infer = for_each([*CASES, HALF], check_infer)
+test_gpu = on_gpu([*CASES, HALF])
+test_gpu_with_symbolic_sizes = on_gpu(DYNAMIC, dynamic=True)
 
 
 def test_engine_on_the_cpu() -> None:
@@ -285,8 +267,4 @@ def test_a_cell_that_a_small_device_cannot_hold_takes_steps() -> None:
     assert "recurrent_step" in [stage[0].shader for stage in op.lower(view)]
 
 
-@pytest.mark.gpu
-@pytest.mark.slow
-@pytest.mark.parametrize("op", GATES)
-def test_node_suite(op: str) -> None:
-    assert gpu_failures(op, require_gpu=True) == {}
+test_node_suite = gpu_node_suite(*GATES, require_gpu=True)

@@ -19,6 +19,7 @@ from tests.ops.harness import (
     run_fallback,
     supported,
 )
+from tests.ops.standard import for_each, on_gpu
 
 MS = "com.microsoft"
 FIXED = (1, 2, 8, 9, 10, 11)
@@ -88,10 +89,7 @@ CASES = [
 PLAIN = [case for case in CASES if "clip" not in case.attrs and case.inputs[4] is None]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_engine_cpu(case)
-    check_infer(case)
+test_cpu = for_each(CASES, check_engine_cpu, check_infer)
 
 
 @pytest.mark.parametrize("case", PLAIN, ids=case_id)
@@ -105,10 +103,7 @@ def test_fallback_against_onnxruntime(case: OpCase) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-3)
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
+test_gpu = on_gpu(CASES)
 
 
 @pytest.mark.gpu

@@ -17,7 +17,6 @@ from engine.dtypes import FLOAT32, INT64
 from engine.errors import ShapeError
 from engine.ir import Graph, Node, TensorType, Value
 from engine.ops import InferView, lookup, object_array
-from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.ops.harness import (
     OpCase,
     arrays,
@@ -29,6 +28,7 @@ from tests.ops.harness import (
     inferred,
     supported,
 )
+from tests.ops.standard import for_each, node_suite
 
 F = "float32"
 NEAREST = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
@@ -139,14 +139,8 @@ CASES = [
 ]
 
 
-@pytest.mark.slow
-def test_node_suite() -> None:
-    assert failures(cases_of("Resize")) == {}
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
+test_node_suite = node_suite("Resize")
+test_cpu = for_each(CASES, check_cpu)
 
 
 def needs_sizes(case: OpCase) -> bool:
@@ -154,9 +148,7 @@ def needs_sizes(case: OpCase) -> bool:
     return "keep_aspect_ratio_policy" in case.attrs or "0.437125" in case.name
 
 
-@pytest.mark.parametrize("case", [c for c in CASES if not needs_sizes(c)], ids=case_id)
-def test_infer(case: OpCase) -> None:
-    check_infer(case)
+test_infer = for_each([c for c in CASES if not needs_sizes(c)], check_infer)
 
 
 @pytest.mark.gpu

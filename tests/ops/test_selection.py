@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 from engine.errors import ShapeError
-from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.ops.harness import (
     OpCase,
-    case_id,
     check_cpu,
     check_engine_cpu,
-    check_gpu,
     check_infer,
     inferred,
 )
+from tests.ops.standard import for_each, node_suite, on_gpu
 
 F = "float32"
 
@@ -55,23 +53,9 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", [CASES[0], CASES[5], CASES[8]], ids=case_id)
-def test_gpu_with_open_sizes(case: OpCase) -> None:
-    check_gpu(case, dynamic=True)
+test_cpu = for_each(CASES, check_cpu, check_engine_cpu, check_infer)
+test_gpu = on_gpu(CASES)
+test_gpu_with_open_sizes = on_gpu([CASES[0], CASES[5], CASES[8]], dynamic=True)
 
 
 def test_k_past_the_axis_is_an_error() -> None:
@@ -79,6 +63,4 @@ def test_k_past_the_axis_is_an_error() -> None:
         inferred(top(((3, 5), F), 6))
 
 
-@pytest.mark.slow
-def test_node_suite() -> None:
-    assert failures(cases_of("TopK")) == {}
+test_node_suite = node_suite("TopK")

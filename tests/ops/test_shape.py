@@ -17,18 +17,17 @@ from engine import dims
 from engine.errors import ShapeError
 from engine.ir import TensorType
 from engine.ops import InferView, definition, object_array
-from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.ops.contents import check_evaluate, unknown
 from tests.ops.harness import (
     OpCase,
     case_id,
     check_cpu,
     check_engine_cpu,
-    check_gpu,
     check_infer,
     inferred,
     node_graph,
 )
+from tests.ops.standard import for_each, node_suite, on_gpu_both_ways
 
 F = "float32"
 
@@ -102,31 +101,15 @@ FILLS = [
 ]
 
 
-@pytest.mark.parametrize("case", [*VIEWS, *SIZES, *FILLS], ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-    check_engine_cpu(case)
-
-
-@pytest.mark.parametrize("case", [*VIEWS, *SIZES[1:], *FILLS], ids=case_id)
-def test_infer(case: OpCase) -> None:
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
-@pytest.mark.parametrize("case", [*VIEWS, *EYES], ids=case_id)
-def test_gpu(case: OpCase, dynamic: bool) -> None:
-    check_gpu(case, dynamic=dynamic)
+test_cpu = for_each([*VIEWS, *SIZES, *FILLS], check_cpu, check_engine_cpu)
+test_infer = for_each([*VIEWS, *SIZES[1:], *FILLS], check_infer)
+test_gpu = on_gpu_both_ways([*VIEWS, *EYES])
 
 
 OPS = "Reshape Squeeze Unsqueeze Flatten Identity Shape Size ConstantOfShape Range EyeLike".split()
 
 
-@pytest.mark.parametrize("op_type", OPS)
-@pytest.mark.slow
-def test_node_suite(op_type: str) -> None:
-    assert failures(cases_of(op_type)) == {}
+test_node_suite = node_suite(*OPS)
 
 
 GENERATED = """

@@ -20,6 +20,7 @@ from tests.ops.harness import (
     inferred,
     supported,
 )
+from tests.ops.standard import for_each, on_gpu
 
 OPS = ("Softmax", "LogSoftmax", "Hardmax")
 EDGES = np.array(
@@ -87,26 +88,10 @@ DYNAMIC = [
 ]
 
 
-@pytest.mark.parametrize("case", [*CASES, *HOST], ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_cpu(case)
-
-
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_infer(case: OpCase) -> None:
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", DYNAMIC, ids=case_id)
-def test_gpu_with_symbolic_sizes(case: OpCase) -> None:
-    check_gpu(case, dynamic=True)
+test_cpu = for_each([*CASES, *HOST], check_cpu)
+test_infer = for_each(CASES, check_infer)
+test_gpu = on_gpu(CASES)
+test_gpu_with_symbolic_sizes = on_gpu(DYNAMIC, dynamic=True)
 
 
 def test_engine_on_the_cpu() -> None:

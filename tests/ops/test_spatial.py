@@ -6,10 +6,9 @@ import itertools
 from typing import Any
 
 import numpy as np
-import pytest
 
-from tests.cpu_fallback.node_cases import cases_of, failures
-from tests.ops.harness import OpCase, case_id, check_engine_cpu, check_gpu, check_infer, supported
+from tests.ops.harness import OpCase, check_engine_cpu, check_infer, supported
+from tests.ops.standard import for_each, node_suite, on_gpu
 
 F = "float32"
 
@@ -78,29 +77,13 @@ ALIGNED = [
 CASES = [*SAMPLES, *AFFINE, *ALIGNED]
 
 
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_cpu(case: OpCase) -> None:
-    check_engine_cpu(case)
-    check_infer(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=case_id)
-def test_gpu(case: OpCase) -> None:
-    check_gpu(case)
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("case", [MODES[6], MODES[17], ALIGNED[0]], ids=case_id)
-def test_gpu_with_open_sizes(case: OpCase) -> None:
-    check_gpu(case, dynamic=True)
+test_cpu = for_each(CASES, check_engine_cpu, check_infer)
+test_gpu = on_gpu(CASES)
+test_gpu_with_open_sizes = on_gpu([MODES[6], MODES[17], ALIGNED[0]], dynamic=True)
 
 
 def test_regions_that_choose_their_samples_are_refused() -> None:
     assert "depends on its size" in supported(roi()).reason
 
 
-@pytest.mark.parametrize("op_type", ["GridSample", "AffineGrid", "RoiAlign"])
-@pytest.mark.slow
-def test_node_suite(op_type: str) -> None:
-    assert failures(cases_of(op_type)) == {}
+test_node_suite = node_suite("GridSample", "AffineGrid", "RoiAlign")
