@@ -1,7 +1,8 @@
 """One operator on every path: NumPy fallback, the engine on CPU and GPU, against onnx.reference.
 
-A family lists `OpCase`s; `check_cpu`, `check_infer` and `check_gpu` run them. Expected values come
-from onnx.reference in float64, from a function of the case, or from the fallback itself.
+A family lists `OpCase`s; `check_cpu`, `check_infer` and `check_gpu` run them, in tests that
+`standard.py` makes of the list. Expected values come from onnx.reference in float64, from a
+function of the case, or from the fallback itself.
 """
 
 from __future__ import annotations
@@ -114,6 +115,11 @@ def noise(rng: np.random.Generator, shape: Sequence[int], dtype: str) -> Array:
     if kind.kind == "i":
         return np.asarray(rng.integers(-9, 10, tuple(shape))).astype(kind)
     return np.asarray(rng.standard_normal(tuple(shape))).astype(kind)
+
+
+def ints(*values: int) -> Array:
+    """The numbers as a vector of int64: axes, shapes, indices."""
+    return np.array(values, np.int64)
 
 
 def _constants(case: OpCase) -> tuple[int, ...]:

@@ -17,14 +17,11 @@ from tests.ops.harness import (
     check_engine_cpu,
     check_infer,
     inferred,
+    ints,
 )
 from tests.ops.standard import for_each, node_suite, on_gpu
 
 F = "float32"
-
-
-def ints(*values: int) -> np.ndarray[Any, Any]:
-    return np.array(values, np.int64)
 
 
 OPS = "Gather GatherElements GatherND ScatterElements ScatterND OneHot Compress".split()

@@ -17,15 +17,12 @@ from tests.ops.harness import (
     check_engine_cpu,
     check_infer,
     inferred,
+    ints,
     supported,
 )
 from tests.ops.standard import for_each, node_suite, on_gpu_both_ways
 
 F = "float32"
-
-
-def ints(*values: int) -> np.ndarray[Any, Any]:
-    return np.array(values, np.int64)
 
 
 OPS = ["Pad"]

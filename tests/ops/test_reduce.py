@@ -21,6 +21,7 @@ from tests.ops.harness import (
     check_gpu,
     check_infer,
     inferred,
+    ints,
     supported,
 )
 from tests.ops.standard import for_each, on_gpu
@@ -42,10 +43,6 @@ NAN_ROWS = np.array(
     ],
     np.float32,
 )
-
-
-def ints(*values: int) -> np.ndarray[Any, Any]:
-    return np.array(values, np.int64)
 
 
 def log_sum_exp(x: Any, *axes: Any) -> Any:

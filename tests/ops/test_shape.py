@@ -25,15 +25,12 @@ from tests.ops.harness import (
     check_engine_cpu,
     check_infer,
     inferred,
+    ints,
     node_graph,
 )
 from tests.ops.standard import for_each, node_suite, on_gpu_both_ways
 
 F = "float32"
-
-
-def ints(*values: int) -> np.ndarray[Any, Any]:
-    return np.array(values, np.int64)
 
 
 def scalar(value: float, kind: Any = np.int64) -> np.ndarray[Any, Any]:

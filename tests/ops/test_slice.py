@@ -21,14 +21,11 @@ from tests.ops.harness import (
     check_gpu,
     check_infer,
     inferred,
+    ints,
 )
 from tests.ops.standard import for_each, node_suite, on_gpu_both_ways
 
 F = "float32"
-
-
-def ints(*values: int) -> np.ndarray[Any, Any]:
-    return np.array(values, np.int64)
 
 
 OPS = "Slice Split Concat".split()
