@@ -4,15 +4,7 @@
 // output: [rows / stride, count, stride] f32
 // flags: ONE (the 1-norm)
 // dispatch: one workgroup computes WORKGROUP_SIZE rows
-struct Params {
-    rows: u32,
-    count: u32,
-    stride: u32,
-}
-@group(0) @binding(0) var<storage, read> input: array<T>;
-@group(0) @binding(1) var<storage, read_write> output: array<T>;
-@group(0) @binding(2) var<uniform> params: Params;
-override WORKGROUP_SIZE: u32 = 64u;
+//# include lib/row_tensors.wgsl
 //# include lib/index.wgsl
 
 @compute @workgroup_size(WORKGROUP_SIZE)

@@ -5,15 +5,7 @@
 // flags: LOG (logarithm), VEC4 (stride is 1 and 4 divides count)
 // overrides: LANES, a power of two that divides WORKGROUP_SIZE
 // dispatch: one workgroup computes WORKGROUP_SIZE / LANES rows
-struct Params {
-    rows: u32,
-    count: u32,
-    stride: u32,
-}
-@group(0) @binding(0) var<storage, read> input: array<T>;
-@group(0) @binding(1) var<storage, read_write> output: array<T>;
-@group(0) @binding(2) var<uniform> params: Params;
-override WORKGROUP_SIZE: u32 = 64u;
+//# include lib/row_tensors.wgsl
 override LANES: u32 = 64u;
 var<workgroup> shared_values: array<f32, WORKGROUP_SIZE>;
 //# include lib/float.wgsl

@@ -86,11 +86,6 @@ def in_steps(view: NodeView) -> CpuWork:
     return CpuWork(2, strided=prod(out_shape(view)))
 
 
-def a_view(view: NodeView) -> CpuWork:
-    """A call that copies nothing: its output is a view of its input's memory."""
-    return CpuWork(2)
-
-
 def product(view: NodeView, count: int, rows: int, inner: int, columns: int) -> CpuWork:
     """Matrix products as one call of NumPy; a second operand that is constant is a weight."""
     cold = view.const(1) is not None

@@ -17,7 +17,6 @@ from engine.passes.build import Builder
 from engine.passes.split_cache import join_heads, split_heads
 
 QUERY, KEY, VALUE, PAST_KEY, PAST_VALUE, LENGTHS, TOTAL, COSINES, SINES, PLACES, BIAS = range(11)
-_LAST = (1 << 31) - 1
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,6 @@ from engine.passes.symbols import bind_type, dims_of, is_typed, substitute_type,
 SMALL_SIZE = 65536
 _GROWTH = 4
 _WEIGHT_OPS = frozenset({"Cast", "CastLike", "ConstantOfShape", "DequantizeLinear"})
-_FAILURES = (registry.UnsupportedOp, ValueError, TypeError, ArithmeticError, IndexError)
 Kinds = list[ValueType | None]
 _RANDOM = frozenset(
     {

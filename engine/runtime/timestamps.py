@@ -20,7 +20,6 @@ MAX_QUERIES = 4096
 """The most that a query set holds. Source: WebGPU, 20.1 GPUQuerySet."""
 
 _PAIRS = MAX_QUERIES // 2
-_RESOLVE_ALIGNMENT = 256
 _RESOLVE = wgpu.BufferUsage.QUERY_RESOLVE | wgpu.BufferUsage.COPY_SRC
 
 

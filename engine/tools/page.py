@@ -25,7 +25,6 @@ MEMBER_GAP, BORDER = 3.0, 6.0
 """Between the cards of a fused group, and around them."""
 
 _PILL = (168.0, 30.0)
-_RADIUS = 10.0
 
 
 @dataclass(frozen=True)
