@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Unpack
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from cpu_fallback.numeric import wide
 from cpu_fallback.quant import qlinear_conv
 from cpu_fallback.recurrent import sigmoid
 from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.windows import ConvAttributes
 
 DOMAIN = "com.microsoft"
 
@@ -45,28 +47,13 @@ def fused_conv(
     *,
     activation: str = "",
     activation_params: Sequence[float] = (),
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **attributes: Unpack[ConvAttributes],
 ) -> Tensor:
     """Convolution as Conv, plus `z`, then an activation.
 
     Raises: ValueError for an unknown activation. Source: com.microsoft FusedConv-1.
     """
-    result = conv(
-        x,
-        w,
-        b,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
+    result = conv(x, w, b, **attributes)
     return _activated(result if z is None else result + z, activation, activation_params)
 
 
@@ -99,29 +86,13 @@ def nhwc_conv(
     x: Tensor,
     w: Tensor,
     b: Tensor | None = None,
-    *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **attributes: Unpack[ConvAttributes],
 ) -> Tensor:
     """Convolution of `x` [N, spatial, C] with `w` [M, C/group, kernel]: [N, out, M].
 
     Source: com.microsoft NhwcConv-1, whose shape rule moves the channels of the data only.
     """
-    result = conv(
-        np.moveaxis(x, -1, 1),
-        w,
-        b,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
-    )
+    result = conv(np.moveaxis(x, -1, 1), w, b, **attributes)
     return np.ascontiguousarray(np.moveaxis(result, 1, -1))
 
 
@@ -137,13 +108,8 @@ def qlinear_conv_either_way(
     y_zero_point: Tensor,
     bias: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
     channels_last: int = 0,
-    dilations: Sequence[int] | None = None,
-    group: int = 1,
-    kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **attributes: Unpack[ConvAttributes],
 ) -> Tensor:
     """QLinearConv of `x` [N, C, ...], or [N, ..., C] with `channels_last`; w [M, C/group, kernel].
 
@@ -159,11 +125,6 @@ def qlinear_conv_either_way(
         y_scale,
         y_zero_point,
         bias,
-        auto_pad=auto_pad,
-        dilations=dilations,
-        group=group,
-        kernel_shape=kernel_shape,
-        pads=pads,
-        strides=strides,
+        **attributes,
     )
     return np.ascontiguousarray(np.moveaxis(result, 1, -1)) if channels_last else result

@@ -6,14 +6,14 @@ import enum
 import itertools
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from cpu_fallback.numeric import wide
 from cpu_fallback.planes import Layout, layout
 from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
-from cpu_fallback.windows import SAME, Windows, same_pads, windows
+from cpu_fallback.windows import SAME, WindowAttributes, Windows, same_pads, windows
 
 COLUMN_NBYTES = 16 << 20
 PIECE_NBYTES = 1 << 20
@@ -30,13 +30,10 @@ def conv(
     w: Tensor,
     b: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
     group: int = 1,
     kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
     memo: Memo = NO_MEMO,
+    **window: Unpack[WindowAttributes],
 ) -> Tensor:
     """Convolution of `x` [N, C, spatial] with `w` [M, C/group, kernel] plus `b` [M].
 
@@ -45,14 +42,7 @@ def conv(
     Source: ONNX Conv-22.
     """
     _check(x, w, group, kernel_shape, w.shape[1] * group)
-    win = windows(
-        x.shape[2:],
-        w.shape[2:],
-        auto_pad=auto_pad,
-        strides=strides,
-        dilations=dilations,
-        pads=pads,
-    )
+    win = windows(x.shape[2:], w.shape[2:], **window)
     if w.shape[0] % group:
         raise ValueError(f"{w.shape[0]} output channels do not split into {group} groups")
     dtype = wide(x.dtype)

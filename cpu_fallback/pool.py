@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from cpu_fallback.numeric import integer_range, is_integer, wide
 from cpu_fallback.registry import Tensor, cpu_op
-from cpu_fallback.windows import Windows, windows
+from cpu_fallback.windows import WindowAttributes, Windows, windows
 
 
 @cpu_op("MaxPool", since=1)
 def max_pool(
     x: Tensor,
     *,
-    auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
     storage_order: int = 0,
-    strides: Sequence[int] | None = None,
     n_outputs: int = 1,
+    **window: Unpack[WindowAttributes],
 ) -> tuple[Tensor, ...]:
     """Maximum of each window of `x` [N, C, spatial], any real type; NaN wins over every number.
 
@@ -32,15 +29,7 @@ def max_pool(
     one of equal elements; column-major over the spatial axes if `storage_order` is 1.
     Source: ONNX MaxPool-22.
     """
-    win = windows(
-        x.shape[2:],
-        kernel_shape,
-        auto_pad=auto_pad,
-        strides=strides,
-        dilations=dilations,
-        pads=pads,
-        ceil_mode=ceil_mode,
-    )
+    win = windows(x.shape[2:], kernel_shape, ceil_mode=ceil_mode, **window)
     if n_outputs > 1:
         return _max_and_index(x, win.padded(x, _lowest(x.dtype)), win, storage_order)
     return (_by_axis(x, win, np.maximum, _lowest(x.dtype)),)
@@ -84,28 +73,17 @@ def _max_and_index(
 def average_pool(
     x: Tensor,
     *,
-    auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
     count_include_pad: int = 0,
-    dilations: Sequence[int] | None = None,
     kernel_shape: Sequence[int],
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **window: Unpack[WindowAttributes],
 ) -> Tensor:
     """Mean of each window of `x` [N, C, spatial] float; float16 is summed in float32.
 
     Elements divided by: those inside `x`, with `count_include_pad` those inside the padded `x`.
     A window without any gives NaN. Returns: [N, C, out]. Source: ONNX AveragePool-22.
     """
-    win = windows(
-        x.shape[2:],
-        kernel_shape,
-        auto_pad=auto_pad,
-        strides=strides,
-        dilations=dilations,
-        pads=pads,
-        ceil_mode=ceil_mode,
-    )
+    win = windows(x.shape[2:], kernel_shape, ceil_mode=ceil_mode, **window)
     total = _by_axis(x.astype(wide(x.dtype), copy=False), win, np.add, 0)
     count = np.ones((), total.dtype)
     for axis in range(len(win.out)):
@@ -123,26 +101,15 @@ def average_pool(
 def lp_pool(
     x: Tensor,
     *,
-    auto_pad: str = "NOTSET",
     ceil_mode: int = 0,
-    dilations: Sequence[int] | None = None,
     kernel_shape: Sequence[int],
     p: int = 2,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **window: Unpack[WindowAttributes],
 ) -> Tensor:
     """p-norm of each window of `x` [N, C, spatial] float. Returns: [N, C, out].
 
     Source: ONNX LpPool-22."""
-    win = windows(
-        x.shape[2:],
-        kernel_shape,
-        auto_pad=auto_pad,
-        strides=strides,
-        dilations=dilations,
-        pads=pads,
-        ceil_mode=ceil_mode,
-    )
+    win = windows(x.shape[2:], kernel_shape, ceil_mode=ceil_mode, **window)
     powers = np.abs(x.astype(wide(x.dtype), copy=False)) ** p
     total = _by_axis(powers, win, np.add, 0)
     return (total ** (1.0 / p)).astype(x.dtype, copy=False)

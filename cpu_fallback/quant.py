@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from cpu_fallback.numeric import element_type, is_integer, saturate, wide
 from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.windows import WindowAttributes, windows
 
 
 def spread(values: Tensor, shape: tuple[int, ...], axis: int, block_size: int) -> Tensor:
@@ -186,61 +187,30 @@ def matmul_integer(
     return exact_matmul(left, _shifted(b, b_zero_point, per_row=False))
 
 
-def _window(
-    x: Tensor,
-    w: Tensor,
-    auto_pad: str,
-    dilations: Sequence[int] | None,
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
-) -> tuple[Tensor, list[int], list[int]]:
-    """`x` padded with 0 for a convolution with `w`; the strides and dilations per dimension."""
-    rank = x.ndim - 2
-    stride, dilation = list(strides or [1] * rank), list(dilations or [1] * rank)
-    reach = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilation, strict=True)]
-    if auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-        widths = []
-        for size, r, s in zip(x.shape[2:], reach, stride, strict=True):
-            total = max(0, (-(-size // s) - 1) * s + r - size)
-            small, large = total // 2, total - total // 2
-            widths.append((small, large) if auto_pad == "SAME_UPPER" else (large, small))
-    elif auto_pad in ("NOTSET", ""):
-        flat = list(pads or [0] * (2 * rank))
-        widths = list(zip(flat[:rank], flat[rank:], strict=True))
-    elif auto_pad == "VALID":
-        widths = [(0, 0)] * rank
-    else:
-        raise ValueError(f"auto_pad {auto_pad!r} is none of ONNX's")
-    return np.pad(x, [(0, 0), (0, 0), *widths]), stride, dilation
-
-
 def integer_conv(
     x: Tensor,
     w: Tensor,
     *,
-    auto_pad: str,
-    dilations: Sequence[int] | None,
-    group: int,
-    pads: Sequence[int] | None,
-    strides: Sequence[int] | None,
+    group: int = 1,
+    **window: Unpack[WindowAttributes],
 ) -> Tensor:
     """Exact convolution of int32 `x` [N, C, ...] with `w` [M, C / group, ...] -> int32."""
-    padded, stride, dilation = _window(x, w, auto_pad, dilations, pads, strides)
-    rank, kernel = x.ndim - 2, w.shape[2:]
-    reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
+    win = windows(x.shape[2:], w.shape[2:], **window)
+    rank = x.ndim - 2
+    span = tuple((k - 1) * d + 1 for k, d in zip(win.kernel, win.dilations, strict=True))
     spatial = tuple(range(2, 2 + rank))
-    views = np.lib.stride_tricks.sliding_window_view(padded, reach, axis=spatial)
-    starts = tuple(slice(None, None, s) for s in stride)
-    taps = tuple(slice(None, None, d) for d in dilation)
+    views = np.lib.stride_tricks.sliding_window_view(win.padded(x, 0), span, axis=spatial)
+    starts = tuple(slice(None, None, s) for s in win.strides)
+    taps = tuple(slice(None, None, d) for d in win.dilations)
     views = views[(slice(None), slice(None), *starts, *taps)]
-    batch, out_sizes = x.shape[0], views.shape[2 : 2 + rank]
+    batch = x.shape[0]
     order = (0, *spatial, 1, *range(2 + rank, 2 + 2 * rank))
     depth = int(np.prod(w.shape[1:]))
-    columns = views.transpose(order).reshape(batch, int(np.prod(out_sizes)), group, depth)
+    columns = views.transpose(order).reshape(batch, int(np.prod(win.out)), group, depth)
     columns = columns.transpose(0, 2, 1, 3)
     kernels = w.reshape(group, -1, depth).transpose(0, 2, 1)
     product = exact_matmul(columns, kernels[None])
-    return product.transpose(0, 1, 3, 2).reshape(batch, w.shape[0], *out_sizes)
+    return product.transpose(0, 1, 3, 2).reshape(batch, w.shape[0], *win.out)
 
 
 def _kernel_points(zero_point: Tensor | None, rank: int) -> Tensor | None:
@@ -257,12 +227,9 @@ def conv_integer(
     x_zero_point: Tensor | None = None,
     w_zero_point: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
     group: int = 1,
     kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **window: Unpack[WindowAttributes],
 ) -> Tensor:
     """Convolution of 8-bit integers `x` [N, C, ...], `w` [M, C / group, ...]; int32.
 
@@ -271,11 +238,8 @@ def conv_integer(
     return integer_conv(
         _shifted(x, x_zero_point, per_row=False),
         _shifted(w, _kernel_points(w_zero_point, w.ndim), per_row=False),
-        auto_pad=auto_pad,
-        dilations=dilations,
         group=group,
-        pads=pads,
-        strides=strides,
+        **window,
     )
 
 
@@ -336,12 +300,9 @@ def qlinear_conv(
     y_zero_point: Tensor,
     bias: Tensor | None = None,
     *,
-    auto_pad: str = "NOTSET",
-    dilations: Sequence[int] | None = None,
     group: int = 1,
     kernel_shape: Sequence[int] | None = None,
-    pads: Sequence[int] | None = None,
-    strides: Sequence[int] | None = None,
+    **window: Unpack[WindowAttributes],
 ) -> Tensor:
     """Convolution of quantised `x` [N, C, ...] and `w`, requantised; bias: [M] int32.
 
@@ -350,11 +311,8 @@ def qlinear_conv(
     sums = integer_conv(
         _shifted(x, x_zero_point, per_row=False),
         _shifted(w, _kernel_points(w_zero_point, w.ndim), per_row=False),
-        auto_pad=auto_pad,
-        dilations=dilations,
         group=group,
-        pads=pads,
-        strides=strides,
+        **window,
     )
     channels = (-1, *[1] * (x.ndim - 2))
     if bias is not None:

@@ -5,13 +5,29 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypedDict
 
 import numpy as np
 
 from cpu_fallback.registry import Tensor
 
 SAME = frozenset({"SAME_UPPER", "SAME_LOWER"})
+
+
+class WindowAttributes(TypedDict, total=False):
+    """How ONNX places windows; each has the default of `windows`."""
+
+    auto_pad: str
+    dilations: Sequence[int] | None
+    pads: Sequence[int] | None
+    strides: Sequence[int] | None
+
+
+class ConvAttributes(WindowAttributes, total=False):
+    """Attributes of ONNX Conv; `group` is 1 if omitted, the kernel that of the weights."""
+
+    group: int
+    kernel_shape: Sequence[int] | None
 
 
 @dataclass(frozen=True)
