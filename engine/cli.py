@@ -21,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.execute(arguments) or 0)
     except (EngineError, OSError) as error:
         text = f"error: {error}"
-        if hasattr(arguments, "hint") and not isinstance(error, (UnsupportedOpError, DeviceError)):
+        others = (UnsupportedOpError, DeviceError, OSError)
+        if hasattr(arguments, "hint") and not isinstance(error, others):
             text += arguments.hint(str(error))
         print(text, file=sys.stderr)
         return 1

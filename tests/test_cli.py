@@ -119,6 +119,14 @@ def test_an_error_with_drawn_inputs_says_which(
     ]
 
 
+def test_a_file_that_cannot_be_written_is_no_matter_of_inputs(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["run", model, "--device", "cpu", "--save", model]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "File exists" in line
+
+
 def test_usage_errors(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     for words in ([], ["walk"], ["run"], ["run", model, "--device", "tpu"]):
         with pytest.raises(SystemExit) as caught:
@@ -127,6 +135,10 @@ def test_usage_errors(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["bench", model, "--repeats", "0"])
     assert "'0' is not a number of at least 1" in capsys.readouterr().err
+    for text in ("nan", "-1", "inf", "x"):
+        with pytest.raises(SystemExit):
+            main(["compare", model, f"--tolerance={text}"])
+        assert f"'{text}' is not a number of at least 0" in capsys.readouterr().err
 
 
 @pytest.mark.gpu

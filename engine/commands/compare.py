@@ -24,7 +24,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=Path, metavar="DIR", help="inputs: a test_data_set of ONNX")
     parser.add_argument(
         "--tolerance",
-        type=float,
+        type=tolerance,
         metavar="E",
         help="largest error over the largest magnitude; by default by type and operator",
     )
@@ -41,6 +41,17 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--memory", type=count, default=256, metavar="MIB", help="values held at a time"
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def tolerance(text: str) -> float:
+    """An error of 0 or more, as an argument's type."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return value
 
 
 def execute(arguments: argparse.Namespace) -> int:

@@ -323,7 +323,10 @@ class Executor:
             storage = self.plan.storages.get(root) or context.arrived[root].storage
             return DeviceValue(self.recorder.required(), buffer, storage, tensor.dtype, shape)
         array = np.asarray(self._host(context, name))
-        return DeviceValue.from_numpy(self.recorder.required(), array, tensor.dtype)
+        try:
+            return DeviceValue.from_numpy(self.recorder.required(), array, tensor.dtype)
+        except RangeError as error:
+            raise RangeError(f"output {name!r} cannot stay on the device: {error}") from error
 
 
 def _given(step: HostNode, inputs: list[Any]) -> dict[str, Any]:

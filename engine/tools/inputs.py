@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from engine.dtypes import from_name
 from engine.errors import InputError
 from engine.ir import Array
 from engine.runtime.face import NodeArg
@@ -113,17 +114,25 @@ def describe(feeds: Mapping[str, Array]) -> str:
 
 def _load(name: str, path: str) -> Array:
     try:
-        return np.asarray(np.load(Path(path), allow_pickle=False))
-    except (OSError, ValueError) as error:
+        found = np.load(Path(path), allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
         raise InputError(f"input {name!r}: cannot read {path}: {error}") from error
+    if not isinstance(found, np.ndarray):
+        raise InputError(f"input {name!r}: {path} holds several arrays; give it as one .npy")
+    return found
 
 
 def _random(arg: NodeArg, sizes: Mapping[str, int], rng: np.random.Generator) -> Array:
-    if not arg.type.startswith("tensor(") or arg.type == "tensor(string)":
+    if not arg.type.startswith("tensor("):
+        raise InputError(
+            f"input {arg.name!r} is a {arg.type}, which no .npy file holds: call the model from "
+            "Python, where it is a list or None"
+        )
+    if arg.type == "tensor(string)":
         raise InputError(f"input {arg.name!r} is a {arg.type}: give it with --input")
     shape = [d if isinstance(d, int) else sizes[d] for d in arg.shape or ()]
     kind = arg.type.removeprefix("tensor(").removesuffix(")")
-    dtype = np.dtype(_DTYPES.get(kind, kind))
+    dtype = from_name(_DTYPES.get(kind, kind)).numpy
     if dtype.kind == "f":
         return rng.standard_normal(shape).astype(dtype)
     return np.asarray(rng.integers(0, 2, shape).astype(dtype))

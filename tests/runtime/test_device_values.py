@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from engine.dtypes import DTYPES, FLOAT32, from_name
-from engine.errors import DeviceError, InputError
+from engine.errors import DeviceError, EngineError, InputError
 from engine.ir import Array
 from engine.runtime.device import open_device
 from engine.runtime.session import InferenceSession
@@ -183,6 +183,14 @@ def test_a_view_of_a_value_on_the_device() -> None:
         (kept,) = session.run(None, {"x": value}, outputs_on_device=["flat"])
         np.testing.assert_array_equal(kept.numpy(), x.reshape(-1))
         np.testing.assert_array_equal(session.run(None, {"x": value})[0], x.reshape(-1))
+
+
+def test_an_int64_output_out_of_range_cannot_stay() -> None:
+    with gpu("g (int64[n] x) => (int64[n] y) { y = Mul(x, x) }") as session:
+        x = np.array([3, 50_000])
+        with pytest.raises(EngineError, match="output 'y' cannot stay on the device: values from"):
+            session.run(None, {"x": x}, outputs_on_device=["y"])
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], x * x)
 
 
 def test_sizes_that_data_decide_stay_on_the_device() -> None:

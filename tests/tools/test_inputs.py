@@ -67,7 +67,29 @@ def test_pickled_and_absent_files_are_refused(tmp_path: Path) -> None:
                 make_inputs(session, {"image": str(tmp_path / name)}, {})
 
 
+def test_files_without_one_array_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.npy").write_bytes(b"")
+    np.savez(tmp_path / "several.npz", a=np.ones(2), b=np.ones(2))
+    with InferenceSession(MIXED, device="cpu") as session:
+        for name, why in (("empty.npy", "cannot read"), ("several.npz", "several arrays")):
+            with pytest.raises(InputError, match=f"'image': .*{why}"):
+                make_inputs(session, {"image": str(tmp_path / name)}, {})
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8e4m3fn", "int4", "uint64", "complex64"])
+def test_types_that_numpy_has_not_are_drawn_too(kind: str) -> None:
+    text = parse(f"g ({kind}[n] x) => ({kind}[n] y) {{ y = Identity(x) }}")
+    with InferenceSession(text, device="cpu") as session:
+        feeds = make_inputs(session, {}, {})
+        assert session.run(None, feeds)[0].shape == (LENGTH,)
+
+
 def test_strings_and_sequences_must_be_given() -> None:
+    for kind in ("seq(float[n])", "optional(float[n])"):
+        text = parse(f"g ({kind} x) => ({kind} y) {{ y = Identity(x) }}")
+        with InferenceSession(text, device="cpu") as session:
+            with pytest.raises(InputError, match="no .npy file holds: call the model from Python"):
+                make_inputs(session, {}, {})
     text = parse("g (string[n] words) => (string[n] y) { y = Identity(words) }")
     with InferenceSession(text, device="cpu") as session:
         with pytest.raises(InputError, match=r"'words' is a tensor\(string\): give it with"):
