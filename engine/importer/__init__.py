@@ -15,7 +15,7 @@ from engine.errors import ModelError
 from engine.importer.checks import check
 from engine.importer.opsets import opsets, to_pinned
 from engine.importer.reader import Reader
-from engine.importer.tensors import Weights, detach
+from engine.importer.tensors import MappedFile, Weights, detach
 from engine.importer.types import Declared, declared
 from engine.ir import Graph
 from engine.progress import tell
@@ -33,7 +33,7 @@ class Model:
         overridable: inputs that have an initializer as their default.
         opset: domain ("" is ai.onnx) to version, as the file has it.
         metadata: the file's own key-value pairs.
-        external: whether weights lie in other files.
+        files: other files that weights lie in.
     """
 
     graph: Graph
@@ -50,7 +50,7 @@ class Model:
     graph_name: str = ""
     graph_description: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
-    external: bool = False
+    files: tuple[MappedFile, ...] = ()
 
 
 def load_model(
@@ -112,7 +112,7 @@ def _load(proto: ModelProto, path: Path | None, for_gpu: bool) -> Model:
         proto.graph.name,
         proto.graph.doc_string,
         {p.key: p.value for p in proto.metadata_props},
-        weights.external,
+        tuple(weights.files),
     )
 
 

@@ -8,6 +8,7 @@ whose location is its number, and its array is in a list.
 from __future__ import annotations
 
 import os
+import weakref
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,37 @@ SMALL_NBYTES = 4096
 _BITS = {"uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2": 2}
 
 
+class MappedFile:
+    """A file of weights in memory, which must stay as it is: what is cut off can't be read any more.
+
+    Attributes:
+        data: its bytes, mapped.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        with path.open("rb") as file:
+            self._handle = os.dup(file.fileno())
+            weakref.finalize(self, os.close, self._handle)
+            self._state = self._now()
+            empty = self._state[0] == 0
+            self.data: Array = np.empty(0, np.uint8) if empty else np.memmap(file, np.uint8, "r")
+
+    def _now(self) -> tuple[int, int]:
+        state = os.fstat(self._handle)
+        return state.st_size, state.st_mtime_ns
+
+    def check(self) -> None:
+        """Raises: ModelError if the file was written to since it was opened.
+
+        A file that another one has taken the place of is still there.
+        """
+        if self._now() != self._state:
+            raise ModelError(
+                f"{str(self._path)!r} was written to while a session used it: load the model anew"
+            )
+
+
 class Weights:
     """Where the data of a model's tensors lie.
 
@@ -31,12 +63,12 @@ class Weights:
         model: path of the model file, or None for a model in memory, which has no external data.
 
     Attributes:
-        external: whether a file of external data was opened.
+        files: those of external data that were opened.
     """
 
     def __init__(self, model: Path | None) -> None:
         self.detached: list[Array] = []
-        self.external = False
+        self.files: list[MappedFile] = []
         self._folder = None if model is None else model.parent
         self._roots = () if model is None else (model.parent.resolve(), model.resolve().parent)
         self._map = cache(self._open)
@@ -74,10 +106,8 @@ class Weights:
         return array.astype(dtype.numpy, copy=False)
 
     def _open(self, path: Path) -> Array:
-        self.external = True
-        if path.stat().st_size == 0:
-            return np.empty(0, np.uint8)
-        return np.memmap(path, np.uint8, "r")
+        self.files.append(MappedFile(path))
+        return self.files[-1].data
 
     def _external(self, what: str, tensor: TensorProto) -> Array:
         entries = _entries(tensor)

@@ -173,7 +173,7 @@ class InferenceSession:
 
     def _keep(self) -> None:
         """Has what the first call worked out kept for later processes."""
-        if self._unkept is not None and self._model is not None and not self._model.external:
+        if self._unkept is not None and self._model is not None and not self._model.files:
             start.keep(self._unkept, self._face, self._runner.prepared)
         self._unkept = None
         cache.flush()
@@ -245,6 +245,8 @@ class InferenceSession:
         with self._lock:
             if self._closed:
                 raise EngineError("the session is closed")
+            for file in self._model.files if self._model is not None else ():
+                file.check()
             if self._device is not None and self._device.lost:
                 self._device = self._open_device()
                 self._runner = self._make_runner()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -107,3 +109,29 @@ def test_a_value_fed_back_many_times_takes_no_more_buffers() -> None:
     np.testing.assert_array_equal(kept.numpy(), one * 102)
     np.testing.assert_array_equal(first.numpy(), one * 2)
     np.testing.assert_array_equal(twice, one * 204)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("change", ["cut", "written", "replaced"])
+def test_weights_that_change_under_a_session(tmp_path: Path, change: str, device: str) -> None:
+    """Reading what was cut off ends the process, so it must not be tried."""
+    model = onnx.parser.parse_model(
+        '<ir_version: 9, opset_import: ["": 20]> g (float[n,64] x) => (float y) { y = MatMul(x, w) }'
+    )
+    weights = np.eye(64, dtype=np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
+    path, data = tmp_path / "model.onnx", tmp_path / "model.bin"
+    onnx.save(model, path, save_as_external_data=True, location=data.name, size_threshold=0)
+    x = np.ones((2, 64), np.float32)
+    with engine.InferenceSession(path, device=device) as session:
+        if change == "replaced":
+            (tmp_path / "other").write_bytes(bytes(100))
+            os.replace(tmp_path / "other", data)
+            np.testing.assert_array_equal(session.run(None, {"x": x})[0], x)
+            return
+        np.testing.assert_array_equal(session.run(None, {"x": x})[0], x)
+        data.write_bytes((2 * weights).tobytes() if change == "written" else b"")
+        os.utime(data, (1000, 1000))
+        for _ in range(2):
+            with pytest.raises(ModelError, match=r"model\.bin.* was written to .*: load the model"):
+                session.run(None, {"x": x})

@@ -88,7 +88,9 @@ def test_strings_and_sequences_must_be_given() -> None:
     for kind in ("seq(float[n])", "optional(float[n])"):
         text = parse(f"g ({kind} x) => ({kind} y) {{ y = Identity(x) }}")
         with InferenceSession(text, device="cpu") as session:
-            with pytest.raises(InputError, match="no .npy file holds: call the model from Python"):
+            with pytest.raises(
+                InputError, match=r"no \.npy file holds: call the model from Python"
+            ):
                 make_inputs(session, {}, {})
     text = parse("g (string[n] words) => (string[n] y) { y = Identity(words) }")
     with InferenceSession(text, device="cpu") as session:
