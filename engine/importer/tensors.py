@@ -26,7 +26,7 @@ _BITS = {"uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2": 2}
 
 
 class MappedFile:
-    """A file of weights in memory, which must stay as it is: what is cut off can't be read any more.
+    """A file of weights in memory, which must stay as it is: what is cut off can't be read.
 
     Attributes:
         data: its bytes, mapped.

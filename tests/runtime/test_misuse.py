@@ -115,9 +115,7 @@ def test_a_value_fed_back_many_times_takes_no_more_buffers() -> None:
 @pytest.mark.parametrize("change", ["cut", "written", "replaced"])
 def test_weights_that_change_under_a_session(tmp_path: Path, change: str, device: str) -> None:
     """Reading what was cut off ends the process, so it must not be tried."""
-    model = onnx.parser.parse_model(
-        '<ir_version: 9, opset_import: ["": 20]> g (float[n,64] x) => (float y) { y = MatMul(x, w) }'
-    )
+    model = onnx.parser.parse_model(HEADER + "g (float[n,64] x) => (float y) { y = MatMul(x, w) }")
     weights = np.eye(64, dtype=np.float32)
     model.graph.initializer.append(onnx.numpy_helper.from_array(weights, "w"))
     path, data = tmp_path / "model.onnx", tmp_path / "model.bin"
