@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Unpack
 
 import numpy as np
 
 from cpu_fallback.numeric import erf, wide
 from cpu_fallback.quant import dynamic_range, exact_matmul
-from cpu_fallback.recurrent import Recurrence, run_lstm, sigmoid
+from cpu_fallback.recurrent import LstmAttributes, Recurrence, run_lstm, sigmoid
 from cpu_fallback.registry import Tensor, cpu_op
 
 DOMAIN = "com.microsoft"
@@ -159,13 +159,8 @@ def dynamic_quantize_lstm(
     r_scale: Tensor,
     r_zero_point: Tensor | None,
     *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
     hidden_size: int | None = None,
-    input_forget: int = 0,
+    **attributes: Unpack[LstmAttributes],
 ) -> tuple[Tensor, ...]:
     """LSTM whose inputs and states are quantised to uint8 before each product with 8-bit weights.
 
@@ -186,7 +181,7 @@ def dynamic_quantize_lstm(
         products,
         r.shape[1] if hidden_size is None else hidden_size,
         (b, sequence_lens, initial_h, initial_c, p),
-        (activations, activation_alpha, activation_beta, clip, direction, input_forget, 0),
+        **attributes,
     )
 
 

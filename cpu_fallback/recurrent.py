@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypedDict, Unpack
 
 import numpy as np
 
@@ -194,33 +195,41 @@ def lstm_direction(
     return outputs, h, c
 
 
+class LstmAttributes(TypedDict, total=False):
+    """Attributes of the LSTMs of ONNX and com.microsoft; each has the default of `run_lstm`."""
+
+    activation_alpha: Sequence[float] | None
+    activation_beta: Sequence[float] | None
+    activations: Sequence[str] | None
+    clip: float | None
+    direction: str
+    input_forget: int
+
+
 def run_lstm(
     x: Tensor,
     products: Callable[[Tensor, int], tuple[Tensor, Recurrence]],
     hidden: int,
     optional: tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None, Tensor | None],
-    attributes: tuple[
-        Sequence[str] | None,
-        Sequence[float] | None,
-        Sequence[float] | None,
-        float | None,
-        str,
-        int,
-        int,
-    ],
+    *,
+    activation_alpha: Sequence[float] | None = None,
+    activation_beta: Sequence[float] | None = None,
+    activations: Sequence[str] | None = None,
+    clip: float | None = None,
+    direction: str = "forward",
+    input_forget: int = 0,
+    layout: int = 0,
 ) -> tuple[Tensor, ...]:
     """LSTM over given matrix products.
 
     Args:
         products: (x [seq, batch, input], direction) -> (x by W^T, function h -> h by R^T).
         optional: B, sequence_lens, initial_h, initial_c, P, None where omitted.
-        attributes: activations, alphas, betas, clip, direction, input_forget, layout.
     """
     b, sequence_lens, initial_h, initial_c, p = optional
-    names, alphas, betas, clip, direction, input_forget, layout = attributes
     data = _prepare(x, sequence_lens, direction, layout)
-    names = _names(names, ("Sigmoid", "Tanh", "Tanh"), len(data.directions))
-    functions = make_activations(names, alphas, betas)
+    names = _names(activations, ("Sigmoid", "Tanh", "Tanh"), len(data.directions))
+    functions = make_activations(names, activation_alpha, activation_beta)
     results: list[tuple[Tensor, ...]] = []
     for d in range(len(data.directions)):
         gates_x, recurrence = products(data.x, d)
@@ -244,15 +253,10 @@ def lstm(
     initial_c: Tensor | None = None,
     p: Tensor | None = None,
     *,
-    activation_alpha: Sequence[float] | None = None,
-    activation_beta: Sequence[float] | None = None,
-    activations: Sequence[str] | None = None,
-    clip: float | None = None,
-    direction: str = "forward",
     hidden_size: int | None = None,
-    input_forget: int = 0,
     layout: int = 0,
     memo: Memo = NO_MEMO,
+    **attributes: Unpack[LstmAttributes],
 ) -> tuple[Tensor, ...]:
     """Y, Y_h, Y_c of an LSTM; `x`: [seq, batch, input], or [batch, seq, input] for layout 1.
 
@@ -272,7 +276,8 @@ def lstm(
         products,
         hidden,
         (b, sequence_lens, initial_h, initial_c, p),
-        (activations, activation_alpha, activation_beta, clip, direction, input_forget, layout),
+        layout=layout,
+        **attributes,
     )
 
 
