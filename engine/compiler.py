@@ -204,7 +204,7 @@ def _support(
     checked = [n for n in graph.inputs if n not in options.wide_inputs]
     intervals = ranges(graph, checked=checked, held=options.held_inputs)
     support = verdicts(graph, target, ranges=intervals, binding=binding)
-    return intervals, {**support, **_refusals(graph, support, options)}
+    return intervals, {**support, **_refusals(support, options)}
 
 
 def input_symbols(graph: Graph) -> tuple[str, ...]:
@@ -272,9 +272,7 @@ def _appends(graph: Graph, options: Options, on_gpu: Collection[str]) -> Mapping
     }
 
 
-def _refusals(
-    graph: Graph, support: Mapping[str, Support], options: Options
-) -> Mapping[str, Support]:
+def _refusals(support: Mapping[str, Support], options: Options) -> Mapping[str, Support]:
     """Nodes that this call's values or sizes keep off the GPU."""
     return {k: no(reason) for k, reason in options.refused.items() if k in support}
 

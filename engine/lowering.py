@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -20,8 +19,6 @@ from engine.plan import Append, Derived, Dispatch, Variant
 from engine.shader import Fused, Kernel, preprocess, render
 from engine.target import Target
 from engine.tuning import DEFAULT, Tuning, signature
-
-log = logging.getLogger(__name__)
 
 
 class Lowerer:

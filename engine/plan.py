@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -18,8 +17,6 @@ from engine.memory import MemoryPlan
 from engine.partition import Partition
 from engine.shader import Kernel
 from engine.target import Target
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)

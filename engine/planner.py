@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,8 +18,6 @@ from engine.partition import Partition
 from engine.plan import Append, Dispatch, Plan, Step, epochs
 from engine.target import Target
 from engine.tuning import Tuning
-
-log = logging.getLogger(__name__)
 
 
 def view_roots(graph: Graph, is_view: Callable[[Node], bool]) -> Mapping[str, str]:

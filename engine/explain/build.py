@@ -144,7 +144,7 @@ class _Builder:
                 where, reason = "folded", "its result is known when planning"
         kernels = self.kernels_of.get(node.key, ())
         fused = self.kernels[kernels[0]] if kernels else None
-        predicted, measured = self._times(node, where, kernels)
+        predicted, measured = self._times(node, kernels)
         return NodeRow(
             key=node.key,
             name=node.title,
@@ -162,9 +162,7 @@ class _Builder:
             measured_ms=measured,
         )
 
-    def _times(
-        self, node: Node, where: str, kernels: tuple[int, ...]
-    ) -> tuple[float | None, float | None]:
+    def _times(self, node: Node, kernels: tuple[int, ...]) -> tuple[float | None, float | None]:
         if kernels:
             rows = [self.kernels[i] for i in kernels]
             return sum(r.predicted_ms for r in rows), _total(r.measured_ms for r in rows)

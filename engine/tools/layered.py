@@ -126,7 +126,7 @@ class _Layout:
         self._place_x()
         heights = self._place_y()
         starts = self._columns(heights)
-        shift, extents = self._fold(starts, heights)
+        shift, extents = self._fold(starts)
         corners = tuple(
             (self.x[i] - box.width / 2, self.y[self.row[i]]) for i, box in enumerate(self.boxes)
         )
@@ -279,9 +279,7 @@ class _Layout:
         low = min(self.x[c] - self.widths[c] / 2 for c in cells)
         return low, max(self.x[c] + self.widths[c] / 2 for c in cells)
 
-    def _fold(
-        self, starts: list[int], heights: list[float]
-    ) -> tuple[list[int], list[tuple[float, float]]]:
+    def _fold(self, starts: list[int]) -> tuple[list[int], list[tuple[float, float]]]:
         """Moves rows into columns. Returns the column of each row, and left and right of each."""
         column_of, extents, left = [], [], GAP_X
         ends = [*starts[1:], len(self.rows)]
