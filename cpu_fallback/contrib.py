@@ -14,9 +14,12 @@ from cpu_fallback.registry import Tensor, cpu_op
 DOMAIN = "com.microsoft"
 
 
-def _sum_with(x: Tensor, bias: Tensor | None) -> Tensor:
-    work = wide(x.dtype)
-    return x.astype(work) if bias is None else x.astype(work) + bias.astype(work)
+def _sum_with(x: Tensor, *others: Tensor | None) -> Tensor:
+    total = x.astype(wide(x.dtype))
+    for other in others:
+        if other is not None:
+            total = total + other.astype(total.dtype)
+    return total
 
 
 @cpu_op("Gelu", since=1, domain=DOMAIN)
@@ -45,7 +48,7 @@ def fast_gelu(x: Tensor, bias: Tensor | None = None) -> Tensor:
 @cpu_op("QuickGelu", since=1, domain=DOMAIN)
 def quick_gelu(x: Tensor, *, alpha: float = 1.702) -> Tensor:
     """x * sigmoid(alpha * x), same shape and type. Source: com.microsoft QuickGelu-1."""
-    total = _sum_with(x, None)
+    total = _sum_with(x)
     return (total * sigmoid(alpha * total)).astype(x.dtype)
 
 
@@ -200,9 +203,7 @@ def skip_layer_normalization(
     Returns: the result, mean, inverse standard deviation ([..., 1] float32), and the sum.
     Source: com.microsoft SkipLayerNormalization-1.
     """
-    total = _sum_with(x, skip)
-    if bias is not None:
-        total = total + bias.astype(total.dtype)
+    total = _sum_with(x, skip, bias)
     mean = total.mean(axis=-1, keepdims=True)
     centred = total - mean
     inverse = 1 / np.sqrt((centred * centred).mean(axis=-1, keepdims=True) + epsilon)
@@ -227,9 +228,7 @@ def skip_simplified_layer_normalization(
     Returns: the result, None, inverse root mean square ([..., 1] float32), and the sum.
     Source: com.microsoft SkipSimplifiedLayerNormalization-1.
     """
-    total = _sum_with(x, skip)
-    if bias is not None:
-        total = total + bias.astype(total.dtype)
+    total = _sum_with(x, skip, bias)
     inverse = 1 / np.sqrt((total * total).mean(axis=-1, keepdims=True) + epsilon)
     result = (total * inverse * gamma.astype(total.dtype)).astype(x.dtype)
     return (result, None, inverse.astype(np.float32), total.astype(x.dtype))
