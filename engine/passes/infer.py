@@ -28,7 +28,7 @@ SMALL_SIZE = 65536
 _GROWTH = 4
 _WEIGHT_OPS = frozenset({"Cast", "CastLike", "ConstantOfShape", "DequantizeLinear"})
 Kinds = list[ValueType | None]
-_RANDOM = frozenset(
+RANDOM = frozenset(
     {
         "Bernoulli",
         "Multinomial",
@@ -38,6 +38,7 @@ _RANDOM = frozenset(
         "RandomUniformLike",
     }
 )
+"""Operators that give other values each time they run."""
 
 
 def infer(graph: Graph, binding: Mapping[str, int] | None = None) -> PassResult:
@@ -288,7 +289,7 @@ class Inference:
                 values[name] = value.replace(type=kind, dims=content)
 
     def _foldable(self, node: Node, values: Mapping[str, Value]) -> bool:
-        if node.op_type in _RANDOM or not node.writes:
+        if node.op_type in RANDOM or not node.writes:
             return False
         rule = ops.definition(node)
         if rule is not None and (rule.random or self._fills(rule, node)):

@@ -401,6 +401,13 @@ CHAOS = """chaos (float[5] x, int64 trips) => (float[5] y) {
 }"""
 
 
+def test_random_values_are_no_fault(tmp_path: Path) -> None:
+    model = parse("g (float[4] x) => (float[4] z) { r = RandomNormalLike(x) z = Add(x, r) }")
+    with pytest.raises(EngineError, match="draw other numbers in each call"):
+        compare(Setup(model), {"x": noise(4)}, folder=tmp_path / "wrong")
+    assert not (tmp_path / "wrong").exists()
+
+
 def test_rounding_that_adds_up_blames_no_node(tmp_path: Path) -> None:
     """A recurrence that doubles each error, in every turn."""
     x = np.linspace(0.1, 0.8, 5, dtype=np.float32)

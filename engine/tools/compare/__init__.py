@@ -22,6 +22,9 @@ from typing import Any
 
 import onnx
 
+from engine.errors import EngineError
+from engine.ir import Graph
+from engine.passes.infer import RANDOM
 from engine.runtime import cache
 from engine.tools.compare.finding import Finding
 from engine.tools.compare.groups import Checked, GroupCheck
@@ -104,6 +107,8 @@ def compare(
             progress("running the model on the GPU")
             got = named_outputs(session, session.run(None, feeds))
             ok, outputs = all_ok(got, want, tolerance)
+            if not ok:
+                _refuse_random(session.plan().graph)
             check = GroupCheck(tolerance, progress)
             check.run(session, feeds)
             device = session.device_name
@@ -123,6 +128,16 @@ def compare(
         found.skipped,
         found.worst,
     )
+
+
+def _refuse_random(graph: Graph) -> None:
+    """Raises: EngineError if a node draws other numbers in each call."""
+    drawn = [n.title for n in graph.nodes if n.op_type in RANDOM and "seed" not in n.attrs]
+    if drawn:
+        raise EngineError(
+            f"results differ, and nodes {drawn} draw other numbers in each call: give them a seed "
+            "to compare the rest"
+        )
 
 
 def _finding(
