@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -82,6 +82,7 @@ def _graph_proto(graph: Graph, constants: bool) -> GraphProto:
         inputs += [n for n in known if n not in graph.inputs]
     proto = GraphProto(name=graph.name or "graph")
     proto.node.extend(node_proto(n, graph.values) for n in graph.nodes)
+    _tell_apart(proto.node)
     proto.input.extend(_value_info(graph.values[n]) for n in inputs)
     proto.output.extend(_value_info(graph.values[n]) for n in graph.outputs)
     if constants:
@@ -95,6 +96,17 @@ def _graph_proto(graph: Graph, constants: bool) -> GraphProto:
         _value_info(v) for n, v in graph.values.items() if n not in shown and v.type is not None
     )
     return proto
+
+
+def _tell_apart(nodes: Iterable[NodeProto]) -> None:
+    """Numbers nodes that passes made of one and that have its name; ONNX wants names unique."""
+    taken: set[str] = set()
+    for node in nodes:
+        name, number = node.name, 1
+        while node.name and node.name in taken:
+            number += 1
+            node.name = f"{name}_{number}"
+        taken.add(node.name)
 
 
 def _value_info(value: Value) -> onnx.ValueInfoProto:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import onnx
 import pytest
@@ -31,6 +33,22 @@ def test_a_typed_graph_passes_the_checker() -> None:
     assert proto.graph.output[0].type.tensor_type.shape.dim[0].dim_param == "N"
     (y,) = ReferenceEvaluator(proto).run(None, {"x": DATA})
     assert np.array_equal(y, DATA + WEIGHT["w"])
+
+
+def test_nodes_that_share_a_name_are_told_apart() -> None:
+    nodes = [
+        helper.make_node("Neg", [source], [result], name=name)
+        for source, result, name in (
+            *(("x", "a", "n"), ("a", "b", "n"), ("b", "c", "n_2")),
+            *(("c", "d", ""), ("d", "y", "")),
+        )
+    ]
+    graph = load_model(model(nodes, [X], ["y"], {})).graph
+    nodes_made = [
+        dataclasses.replace(n, name=o.name) for n, o in zip(graph.nodes, nodes, strict=True)
+    ]
+    made = to_model(dataclasses.replace(graph, nodes=tuple(nodes_made))).graph.node
+    assert [n.name for n in made] == ["n", "n_2", "n_2_2", "", ""]
 
 
 def test_constants_as_inputs() -> None:
