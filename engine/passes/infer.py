@@ -52,14 +52,18 @@ def infer(graph: Graph, binding: Mapping[str, int] | None = None) -> PassResult:
 
     Raises: ShapeError for a node whose operands contradict each other; ModelError for operands of
         types that the operator does not take.
+
+    What only sizes that data decide could break is no guard: it is checked where they are bound.
     """
     state = Inference(binding or {}, symbols_in(graph))
     done = state.run(graph, {})
+    inputs = (graph.tensor(n) for n in graph.inputs)
+    given = state.binding.keys() | {s for t in inputs if t is not None for s in dims_of(t)}
     return PassResult(
         done,
         tuple(state.applied),
         tuple(dict.fromkeys(state.near_misses)),
-        merge_guards(state.guards),
+        merge_guards(g for g in state.guards if dims.symbols_of(g.expr) <= given),
     )
 
 

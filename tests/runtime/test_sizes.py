@@ -16,6 +16,7 @@ import pytest
 from engine import compiler, lowering, ops
 from engine.bind import Binder
 from engine.dims import Table, equal
+from engine.errors import EngineError
 from engine.ir import Array
 from engine.ops import NodeView, Support, lookup
 from engine.runtime import runner as runner_module
@@ -230,6 +231,21 @@ def test_plans_are_evicted_by_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(
             session.run(None, feeds)[0], np.concatenate([abs(feeds["x"]), feeds["w"]])
         )
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_a_later_call_whose_data_do_not_fit_says_so(device: str) -> None:
+    model = parse(
+        """data (float[n] x) => (float[k] y) {
+      a = NonZero(x)  b = Cast <to = 1> (a)  s = Shape(x)  y = Reshape(b, s)
+    }"""
+    )
+    with InferenceSession(model, device=device) as session:
+        for x in ([1, 2, 3], [4, 5, 6]):
+            (y,) = session.run(None, {"x": np.array(x, np.float32)})
+            np.testing.assert_array_equal(y, [0, 1, 2])
+        with pytest.raises(EngineError, match="Reshape 'y'"):
+            session.run(None, {"x": np.array([0, 1, 2], np.float32)})
 
 
 def test_later_calls_lower_nothing_compile_nothing_and_make_no_bind_group(
