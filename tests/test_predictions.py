@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
 import os
 import subprocess
 import sys
@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-FACTOR = 6.0
+FACTOR = 8.0
 """How far a prediction may be off on a busy machine; the median is far nearer (tests/bench)."""
-TYPICAL = 2.5
+TYPICAL = 3.0
+CLEARLY = 3.0
+"""Times that are nearer say nothing about an order: other work on the machine swaps them."""
 
 Times = dict[str, tuple[float, float]]
 
@@ -41,17 +43,15 @@ def off(pair: tuple[float, float]) -> float:
     return max(pair) / max(min(pair), 1e-9)
 
 
-def ranks(values: list[float]) -> list[int]:
-    order = sorted(range(len(values)), key=lambda i: values[i])
-    return [order.index(i) for i in range(len(values))]
-
-
 def agreement(found: Times) -> float:
-    """Spearman's rank correlation of predicted and measured times."""
-    said, took = (ranks([pair[i] for pair in found.values()]) for i in (0, 1))
-    count = len(found)
-    distance = sum((a - b) ** 2 for a, b in zip(said, took, strict=True))
-    return 1 - 6 * distance / (count * (count**2 - 1))
+    """Share of the pairs of cases, one clearly slower than the other, that are predicted so."""
+    pairs = [
+        (slow[0] > fast[0])
+        for slow, fast in itertools.permutations(found.values(), 2)
+        if slow[1] > CLEARLY * fast[1]
+    ]
+    assert len(pairs) > len(found), "the cases differ enough for an order to mean something"
+    return sum(pairs) / len(pairs)
 
 
 @pytest.mark.gpu
@@ -65,5 +65,3 @@ def test_predictions_are_of_the_right_size_and_order(times: dict[str, Times], de
     assert factors[len(factors) // 2] < TYPICAL, found
     assert factors[-1] < FACTOR, found
     assert agreement(found) > 0.75, found
-    spread = max(p[0] for p in found.values()) / min(p[0] for p in found.values())
-    assert math.log10(spread) > 1, "the cases differ enough for an order to mean something"
