@@ -239,7 +239,7 @@ def _inner_loops(win: Windows, tile: Tile) -> list[tuple[str, bool]]:
         if tile.shared:
             text = partial(loops.guarded_window, tile, width, step)
         else:
-            edges = win.edges(tile.columns, whole=tile.wide)
+            edges = win.edges(tile.columns, whole=tile.wide and tile.columns == 4)
             text = partial(loops.window, tile, width, step, edges)
         return [(text(lead), lead is not None) for lead in leads]
     kernel = width if isinstance(width, int) and width <= 3 else None

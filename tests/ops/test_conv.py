@@ -486,6 +486,15 @@ def test_tiles_for_software(case: OpCase, monkeypatch: pytest.MonkeyPatch) -> No
     check_gpu(case)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("width", [12, 20, 16, 13])
+def test_open_widths_end_in_the_midst_of_a_large_tile(
+    width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    check_gpu(conv((1, 4, 9, width), (8, 4, 3, 3), pads=[1, 1, 1, 1]), dynamic=True)
+
+
 def test_tiles_with_shared_weights_fill_subgroups() -> None:
     assert shared_tile(64, 1, 56 * 56) == (16, 4)
     assert shared_tile(512, 1, 7 * 7) == (16, 7)
