@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import gcd
 
 from engine.dims import Dim, bounds, ceildiv, dmax, dmin, floordiv
 from engine.errors import ShapeError
@@ -65,12 +66,13 @@ class Windows:
         one = self.size[axis] == self.out[axis] == self.kernel[axis] == 1
         return one and self.begin[axis] == 0
 
-    def edges(self, columns: int, whole: bool, axis: int = -1) -> frozenset[int]:
+    def edges(self, columns: int, fours: bool = False, axis: int = -1) -> frozenset[int]:
         """The elements that `columns` neighbouring windows of an axis meet outside of it.
 
         Counted from the first element of the first of these windows; for any such `columns` that
-        begin at a multiple of them. Windows past the last one do not count. `whole`: there are
-        none. Sizes that are open may make it more elements than need be. For dilation 1.
+        begin at a multiple of them. Windows past the last one do not count. `fours`: the axis has
+        a multiple of four. Sizes that are open may make it more elements than need be. For
+        dilation 1.
         """
         kernel, stride = self.kernel[axis], self.strides[axis]
         begin, end = self.begin[axis], self.end[axis]
@@ -80,11 +82,12 @@ class Windows:
         if not isinstance(begin, int) or not isinstance(end, int):
             return frozenset(range(count))
         found = set(range(min(begin, count)))
-        beyond, last = end, columns - 1 if whole else None
+        step = gcd(columns, 4) if fours else 1
+        beyond, ends = end, range(step - 1, columns, step)
         if isinstance(size, int) and isinstance(out, int):
-            beyond, last = (out - 1) * stride + kernel - begin - size, (out - 1) % columns
+            beyond, ends = (out - 1) * stride + kernel - begin - size, range(out - 1, out)
         for before in range(max(beyond, 0)):
-            places = range(columns) if last is None else [(last - before) % columns]
+            places = {(last - before) % columns for last in ends}
             taps = range(max(kernel - beyond + before * stride, 0), kernel)
             found.update(place * stride + tap for place in places for tap in taps)
         return frozenset(found)

@@ -239,7 +239,7 @@ def _inner_loops(win: Windows, tile: Tile) -> list[tuple[str, bool]]:
         if tile.shared:
             text = partial(loops.guarded_window, tile, width, step)
         else:
-            edges = win.edges(tile.columns, whole=tile.wide and tile.columns == 4)
+            edges = win.edges(tile.columns, tile.wide)
             text = partial(loops.window, tile, width, step, edges)
         return [(text(lead), lead is not None) for lead in leads]
     kernel = width if isinstance(width, int) and width <= 3 else None
@@ -263,7 +263,7 @@ def _strips(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
         return [(Strip(1, 4), ())]
     rows = 1 if win.out[1] == 1 else 4 // strides[0]
     strip = Strip(rows, 4 if rows > 1 else 8, (height, width), (strides[0], strides[1]))
-    strip = replace(strip, edge_rows=win.edges(rows, whole=False, axis=1))
+    strip = replace(strip, edge_rows=win.edges(rows, axis=1))
     whole, pad = divisible(win.out[2], 4), win.begin[2]
     found = [(replace(strip, wide=True), (whole,)), (strip, ())]
     if isinstance(pad, int):
@@ -273,11 +273,7 @@ def _strips(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
         many = (*guards, at_least(eights, 4096), at_least(win.out[2], 16))
         found = [(replace(fours, columns=8), many), (fours, guards), *found]
     return [
-        (
-            replace(strip, edges=win.edges(strip.columns, whole=strip.wide and strip.columns == 4)),
-            when,
-        )
-        for strip, when in found
+        (replace(strip, edges=win.edges(strip.columns, strip.wide)), when) for strip, when in found
     ]
 
 
