@@ -6,12 +6,9 @@ Both halves take less than two seconds in all, the driver's compilation of a few
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -24,6 +21,7 @@ import wgpu
 from engine.errors import EngineError
 from engine.progress import tell
 from engine.rates import CpuRates, DeviceProfile, GpuRates, load_rates, rates_to_json
+from engine.runtime import kept
 
 if TYPE_CHECKING:
     from engine.runtime.device import Device
@@ -159,23 +157,13 @@ def _kept(
 
 
 def _file_name(part: str, title: str) -> str:
-    """Readable, and different for different adapters, drivers and versions of the figures."""
-    words = "".join(c if c.isalnum() else "-" for c in f"{part} {title}".lower())
-    key = json.dumps([VERSION, part, title, np.__version__, wgpu.__version__])
-    return f"{words[:48].strip('-')}-{hashlib.sha256(key.encode()).hexdigest()[:12]}.json"
+    """Another one for other adapters, drivers, libraries and versions of the figures."""
+    return kept.file_name(f"{part} {title}", VERSION, np.__version__, wgpu.__version__)
 
 
 def _store(path: Path, text: str) -> None:
-    """Writes the file whole or not at all, and drops the oldest of too many."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    """Writes the file, and drops the oldest of too many."""
+    kept.write(path, text)
     files = sorted(path.parent.glob("*.json"), key=lambda p: p.stat().st_mtime, reverse=True)
     for old in files[KEPT_FILES:]:
         old.unlink(missing_ok=True)

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import os
-import tempfile
 from pathlib import Path
 
 import platformdirs
 
 from engine import tuning
 from engine.errors import EngineError
+from engine.runtime import kept
 from engine.runtime.device import AdapterInfo
 from engine.target import Target
 from engine.tuning import Tuning
@@ -57,10 +56,8 @@ def resolve(
 
 def user_file(info: AdapterInfo, target: Target, folder: Path | None = None) -> Path:
     """The file of an adapter, its driver, and the features that kernels may use."""
-    words = "".join(c if c.isalnum() else "-" for c in info.title.lower())
-    key = "|".join([str(tuning.VERSION), info.title, *sorted(target.features)])
-    digest = hashlib.sha256(key.encode()).hexdigest()[:12]
-    return (folder or user_folder()) / f"{words[:48].strip('-')}-{digest}.json"
+    name = kept.file_name(info.title, tuning.VERSION, sorted(target.features))
+    return (folder or user_folder()) / name
 
 
 def keep(found: Tuning, path: Path, adapter: str, features: frozenset[str]) -> None:
@@ -75,12 +72,4 @@ def keep(found: Tuning, path: Path, adapter: str, features: frozenset[str]) -> N
     except EngineError as error:
         log.warning("writing tuned kernels anew: %s", error)
         before = Tuning()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(tuning.to_json(before.merged(found), adapter, features))
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    kept.write(path, tuning.to_json(before.merged(found), adapter, features))
