@@ -24,12 +24,17 @@ LAPTOPS = ("vega8", "xe_lp", "m1")
 PHONE, PI4, PI5 = "adreno640", "v3d_pi4", "v3d_pi5"
 
 
-def planned(model: object, feeds: dict[str, np.ndarray], name: str) -> Plan:
+def planned(
+    model: object,
+    feeds: dict[str, np.ndarray],
+    name: str,
+    target: Target = Target.baseline(),  # noqa: B008  (frozen)
+) -> Plan:
     graph = typed(load_model(model, for_gpu=True).graph, feeds)
     binding = bind_inputs(graph, feeds, {})
     options = Options(device="auto")
     passed = optimise(graph, options, binding)
-    return compile_graph(passed, options, Target.baseline(), DeviceProfile.builtin(name), binding)
+    return compile_graph(passed, options, target, DeviceProfile.builtin(name), binding)
 
 
 def share(plan: Plan) -> float:
@@ -96,6 +101,15 @@ def test_a_software_gpu_loses_to_blas() -> None:
     plan = planned(dense(256, 2, rows=128), {"r0": np.ones((128, 256), np.float32)}, "lavapipe")
     assert share(plan) == 0
     assert "the GPU would take" in plan.partition.decision
+
+
+@real_models()
+@pytest.mark.slow
+def test_software_vulkan_gets_no_real_model(model: RealModel) -> None:
+    plan = planned(model.fetch(), dict(model.inputs()), "lavapipe", Target(software=True))
+    assert share(plan) == 0
+    assert plan.partition.decision.startswith("the CPU")
+    assert plan.partition.predicted_ms == plan.partition.all_cpu_ms
 
 
 CONVNETS = {"ppocrv4_det", "layout_cdla"}
