@@ -14,7 +14,7 @@ usage: ./dev.sh COMMAND [arguments]
   test [PYTEST ARGUMENTS]      run the tests, e.g. ./dev.sh test -m "not slow"
   lint                         ruff check, ruff format --check, mypy --strict
   bench MODEL.onnx [OPTIONS]   onnx-wgpu bench
-  bench [NAMES] [OPTIONS]      this engine beside others, written to docs/benchmarks.md in 12 minutes;
+  bench [NAMES] [OPTIONS]      this engine beside others, written to docs/benchmarks.md in 18 minutes;
                                --install gets the others first, --help lists the options
 PYTHON=/path/to/python picks the interpreter (3.11 or newer) that .venv is made with.
 EOF

@@ -146,7 +146,7 @@ def test_peers_are_named() -> None:
 
 def test_the_second_input_is_another_one() -> None:
     first = np.arange(6, dtype=np.int64).reshape(2, 3)
-    assert other_array(first).tolist() == [[2, 1, 0], [5, 4, 3]]
+    assert other_array(first).tolist() == [[5, 4, 3], [2, 1, 0]]
     assert np.ptp(other_array(np.zeros((2, 4), np.float32))) > 0
     assert other_array(np.array(16_000)).item() == 16_000
 
