@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import onnx
 import pytest
 
 from tests.bench import models
-from tests.bench.peers import engines, report
+from tests.bench.peers import engines, report, starts
 from tests.bench.peers.__main__ import bench_case, other_array, peers_of
 from tests.bench.peers.contest import Case, Setup, WorkerError, contest, summary
 from tests.bench.peers.engines import CPU, GPU, GPU_BASELINE, NCNN, ORT_CPU, ORT_WEBGPU, Peer
+from tests.bench.peers.starts import cold_starts
 
 SMALL = """small (float[2,6] x) => (float[2,6] y, float[2,6] before) {{
   before = Mul(x, x)
@@ -149,6 +151,27 @@ def test_the_second_input_is_another_one() -> None:
     assert other_array(first).tolist() == [[5, 4, 3], [2, 1, 0]]
     assert np.ptp(other_array(np.zeros((2, 4), np.float32))) > 0
     assert other_array(np.array(16_000)).item() == 16_000
+
+
+@pytest.mark.gpu
+def test_starts_are_counted_with_empty_and_warm_caches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """ONNX Runtime's CPU provider stands in for the one that may not be installed."""
+    own = next(p for p in engines.PEERS if p.name == GPU)
+    runtime = next(p for p in engines.PEERS if p.name == ORT_CPU)
+    peers = (own, replace(runtime, name=ORT_WEBGPU))
+    case, said = small(tmp_path, 1.0), list[str]()
+    monkeypatch.delenv("ENGINE_CACHE", raising=False)
+    assert cold_starts(case, Setup(tmp_path, 1, peers), said.append) == {}, "it takes no second"
+    monkeypatch.setattr(starts, "LONG_S", -1e9)
+    found = cold_starts(case, Setup(tmp_path, 1, peers), said.append)
+    assert list(found) == [GPU, ORT_WEBGPU]
+    assert all(set(f) == {"empty_s", "warm_s", "device_s"} for f in found.values())
+    assert 0 < found[GPU]["device_s"] and 0 < found[GPU]["warm_s"]
+    assert cold_starts(case, Setup(tmp_path, 1, peers[:1]), said.append) == {}
+    page = report.text([measured("one") | {"starts": found}], "chart.svg")
+    assert "| goal |" in page and f"| {GPU}, empty | {GPU}, warm |" in page
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from engine.tools.bench_report import machine, versions
 from tests.bench import models
 from tests.bench.peers import engines, report
 from tests.bench.peers.contest import Case, Setup, WorkerError, contest
+from tests.bench.peers.starts import cold_starts
 from tests.real_models import MODELS as TRAINED
 from tests.real_models import RealModel
 
@@ -162,6 +163,7 @@ def main() -> int:
         until = now + max(end - now, 0.0) / (len(left) - place)
         try:
             found = contest(case, setup, until, say)
+            found["starts"] = cold_starts(case, setup, say)
         except WorkerError as error:
             found = {"model": case.name, "problem": str(error), "peers": {}}
         text = json.dumps({**header(setup), **found}, indent=1)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -52,9 +53,22 @@ class WorkerError(RuntimeError):
 
 
 class Worker:
-    """The process of a peer; answers one command at a time."""
+    """The process of a peer; answers one command at a time.
 
-    def __init__(self, peer: Peer, python: Path, case: Case, folder: Path, setup: Setup) -> None:
+    Raises: WorkerError if the peer is not installed.
+    """
+
+    def __init__(
+        self,
+        peer: Peer,
+        case: Case,
+        folder: Path,
+        setup: Setup,
+        variables: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        python = peer.python(setup.home)
+        if python is None:
+            raise WorkerError("not installed")
         options = {
             **peer.options,
             "threads": setup.threads,
@@ -72,7 +86,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
-            env=engines.variables(peer, setup.home, setup.threads),
+            env=engines.variables(peer, setup.home, setup.threads) | dict(variables),
             cwd=folder,
         )
         self._answers: queue.Queue[str] = queue.Queue()
@@ -128,6 +142,19 @@ class Worker:
         said = [line.strip() for line in self._log if line.strip()]
         return f"its process ended with status {status}: {said[-1] if said else 'no message'}"[:240]
 
+    def leave(self, limit_s: float) -> None:
+        """Lets the process end by itself, when it has written what it keeps for the next.
+
+        Raises: WorkerError if it does not end in time.
+        """
+        assert self._process.stdin is not None
+        self._signal("SIGCONT")
+        self._process.stdin.close()
+        try:
+            self._process.wait(limit_s)
+        except subprocess.TimeoutExpired:
+            raise WorkerError(f"did not end within {limit_s:g} s") from None
+
     def close(self) -> None:
         """Ends the process."""
         self._process.kill()
@@ -158,8 +185,7 @@ def contest(case: Case, setup: Setup, until: float, say: Callable[[str], None]) 
     workers: list[Worker] = []
     with tempfile.TemporaryDirectory(prefix="onnx-wgpu-") as name:
         folder = Path(name)
-        for place, feeds in enumerate(case.feeds):
-            np.savez(folder / f"feeds{place}.npz", **feeds)  # type: ignore[arg-type]
+        store(case, folder)
         try:
             wanted = _start_reference(case, setup, folder, workers, results)
             for peer in setup.peers:
@@ -175,6 +201,12 @@ def contest(case: Case, setup: Setup, until: float, say: Callable[[str], None]) 
     return {"model": case.name, "inputs": _shapes(case.feeds[0]), "peers": results}
 
 
+def store(case: Case, folder: Path) -> None:
+    """Writes the inputs where workers look for them."""
+    for place, feeds in enumerate(case.feeds):
+        np.savez(folder / f"feeds{place}.npz", **feeds)  # type: ignore[arg-type]
+
+
 def _shapes(feeds: Mapping[str, Array]) -> str:
     return ", ".join(f"{a.dtype}{list(a.shape)}" for a in feeds.values())
 
@@ -184,9 +216,7 @@ def _start_reference(
 ) -> list[dict[str, Array]]:
     """Outputs of ONNX Runtime's CPU provider for both inputs: those that the inputs move."""
     (peer,) = (p for p in engines.PEERS if p.name == engines.ORT_CPU)
-    python = peer.python(setup.home)
-    assert python is not None, "it is of this project's own environment"
-    worker = Worker(peer, python, case, folder, setup)
+    worker = Worker(peer, case, folder, setup)
     workers.append(worker)
     results[peer.name], outputs = _check(worker, folder)
     first, second = outputs
@@ -208,10 +238,10 @@ def _start(
     wanted: Sequence[Mapping[str, Array]],
 ) -> Found:
     """Starts a peer and compares its outputs; what is right joins `workers`."""
-    python = peer.python(setup.home)
-    if python is None:
-        return {"problem": "not installed"}
-    worker = Worker(peer, python, case, folder, setup)
+    try:
+        worker = Worker(peer, case, folder, setup)
+    except WorkerError as error:
+        return {"problem": str(error)}
     try:
         result, outputs = _check(worker, folder)
         result["error"] = max(

@@ -46,6 +46,9 @@ GOALS = (
     Goal(CPU, REFERENCE, 20.0),
 )
 
+COLD_GOALS = {"empty_s": 1 / 2, "warm_s": 1 / 5}
+"""Share of the time that ONNX Runtime WebGPU takes with empty caches."""
+
 
 def time_of(result: Result, peer: str, figure: str = "median_ms") -> float | None:
     """A figure of a peer on a model, if it was right."""
@@ -121,6 +124,7 @@ def text(results: Sequence[Result], chart: str) -> str:
         ),
         _goals(measured),
         _lost(measured),
+        _cold(measured),
         _starts(measured),
         _failures(results),
     ]
@@ -204,6 +208,30 @@ def _lost(results: Sequence[Result]) -> str:
         return ""
     title = "## Where the GPU path of this engine is slower"
     return f"{title}\n\nTimes as slow as each other engine:\n\n" + "\n".join(lines)
+
+
+def _cold(results: Sequence[Result]) -> str:
+    """Starts of new processes, and their means against `COLD_GOALS`."""
+    rows, shares = [], []
+    for result in results:
+        found = result.get("starts")
+        if found:
+            mine, theirs = found[GPU], found[ORT_WEBGPU]
+            shares.append([mine[k] / theirs["empty_s"] for k in COLD_GOALS])
+            cells = [*mine.values(), *theirs.values(), *shares[-1]]
+            rows.append([result["model"], *(f"{c:.2f}" for c in cells)])
+    if not rows:
+        return ""
+    means = [mean(column) for column in zip(*shares, strict=True)]
+    rows.append(["mean", *[""] * 6, *(f"{m:.2f}" for m in means)])
+    rows.append(["goal", *[""] * 6, *(f"{g:.2g}" for g in COLD_GOALS.values())])
+    figures = ("empty", "warm", "device")
+    heads = [f"{name}, {figure}" for name in (GPU, ORT_WEBGPU) for figure in figures]
+    title = (
+        "Seconds from a new process to the first result, caches of plans and shaders empty and "
+        "warm, less interpreter and device, where ONNX Runtime needs over a second"
+    )
+    return _grid(title, ["model", *heads, "empty / theirs", "warm / theirs"], rows)
 
 
 def _starts(results: Sequence[Result]) -> str:

@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 
 BEGIN = time.perf_counter()
@@ -25,12 +26,20 @@ Arrays = dict[str, Any]
 Options = dict[str, Any]
 Made = tuple[float, Any, Callable[[Arrays], Arrays]]
 """When the import was done, what must stay alive, and a call."""
+TOLD: dict[str, float] = {}
+"""What an engine can tell of its start besides: "device_s", seconds for making the device."""
 
 
 def own(model: str, folder: str, options: Options, feeds: Arrays) -> Made:
     import engine
 
     made = time.perf_counter()
+    if options["device"] != "cpu":
+        from engine.runtime.device import open_device
+
+        begin = time.perf_counter()
+        open_device(target=options["target"])
+        TOLD["device_s"] = time.perf_counter() - begin
     session = engine.InferenceSession(model, device=options["device"], target=options.get("target"))
     names = [o.name for o in session.get_outputs()]
     return made, session, lambda given: dict(zip(names, session.run(None, given), strict=True))
@@ -206,7 +215,7 @@ def serve(
     feeds = [stored(folder, place) for place in range(2)]
     made, _alive, call = globals()[kind](model, options["cache"], options, feeds[0])
     created = time.perf_counter()
-    tell({"import_s": made - BEGIN, "create_s": created - made})
+    tell({"import_s": made - BEGIN, "create_s": created - made, **TOLD})
     for line in sys.stdin:
         asked = json.loads(line)
         if asked["do"] == "check":
@@ -255,6 +264,9 @@ def main() -> None:
         text = str(error).strip().splitlines() or [type(error).__name__]
         tell({"error": f"{type(error).__name__}: {text[0]}"[:240]})
     answers.flush()
+    for thread in threading.enumerate():
+        if thread is not threading.current_thread() and not thread.daemon:
+            thread.join()  # it may be writing what later starts use
     os._exit(0)  # some drivers crash when they are unloaded
 
 
