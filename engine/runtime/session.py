@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -109,7 +110,8 @@ class InferenceSession:
         self._recording: Recording | None = None
         self._probe: Probe | None = None
         self._lock = threading.RLock()
-        self._source, self._identity = model, start.identity(model)
+        self._source, self._made_at = model, time.time()
+        self._identity = start.identity(model, self._made_at)
         self._model: Model | None = None
         if self._identity is None:
             self._whole()
@@ -129,7 +131,8 @@ class InferenceSession:
     def _whole(self) -> Graph:
         """The model's graph. Raises: ModelError if its file is another one by now."""
         if self._model is None:
-            if self._identity is not None and start.identity(self._source) != self._identity:
+            found = start.identity(self._source, self._made_at)
+            if self._identity is not None and found != self._identity:
                 raise ModelError(f"{self._source!r} has changed since this session was made")
             from engine.importer import load_model
 

@@ -15,7 +15,6 @@ import importlib.util
 import json
 import logging
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache as memoised
@@ -65,11 +64,14 @@ class Start:
     names: tuple[tuple[Array, str], ...]
 
 
-def identity(model: object) -> str | None:
+def identity(model: object, now: float) -> str | None:
     """What tells a model's content apart; None if it is not worth a file, or nothing is kept.
 
     A file is taken to be the same as long as its path, size, times and first and last bytes are: or
     all bytes, if it was written so lately that its time may not tell two versions apart.
+
+    Args:
+        now: `time.time()`; the same again to ask whether a file is still what it was.
     """
     if cache.folder() is None:
         return None
@@ -81,7 +83,7 @@ def identity(model: object) -> str | None:
         path = Path(model).resolve(strict=True)
         state = path.stat()
         with path.open("rb") as file:
-            if time.time() - state.st_mtime < LATELY_S:
+            if now - state.st_mtime < LATELY_S:
                 return cache.key(str(path), file.read())
             ends = file.read(4096)
             file.seek(max(state.st_size - 4096, 0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -236,6 +237,17 @@ def test_weights_changed_in_place_are_loaded(path: Path, lately: bool) -> None:
     os.utime(path, ns=(when, when))
     with InferenceSession(path, device="cpu") as session:
         assert want.any() and not session.run(["y"], feeds())[0].any()
+
+
+def test_a_file_that_was_new_is_still_the_same_later(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path.write_bytes(path.read_bytes())
+    first(path, "cpu")
+    with InferenceSession(path, device="cpu") as session:
+        made_at = time.time()
+        monkeypatch.setattr(time, "time", lambda: made_at + 60)
+        session.run(None, {**feeds(), "bias": np.zeros(2, np.float32)})
 
 
 def test_a_model_that_changes_under_a_session_is_an_error(path: Path) -> None:
