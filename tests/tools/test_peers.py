@@ -16,6 +16,7 @@ from tests.bench.peers import engines, report, starts
 from tests.bench.peers.__main__ import bench_case, other_array, peers_of
 from tests.bench.peers.contest import Case, Setup, WorkerError, contest, summary
 from tests.bench.peers.engines import CPU, GPU, GPU_BASELINE, NCNN, ORT_CPU, ORT_WEBGPU, Peer
+from tests.bench.peers.plans import plan_costs
 from tests.bench.peers.starts import cold_starts
 
 SMALL = """small (float[2,6] x) => (float[2,6] y, float[2,6] before) {{
@@ -151,6 +152,13 @@ def test_the_second_input_is_another_one() -> None:
     assert other_array(first).tolist() == [[5, 4, 3], [2, 1, 0]]
     assert np.ptp(other_array(np.zeros((2, 4), np.float32))) > 0
     assert other_array(np.array(16_000)).item() == 16_000
+
+
+def test_costs_of_plans_are_shares_of_the_least(tmp_path: Path) -> None:
+    found = plan_costs(small(tmp_path, 1.0))
+    assert found["kernels"] == (2, 1) and found["bytes"][1] == 2 * 12 * 4
+    page = report.text([measured("one") | {"plan": found}], "chart.svg")
+    assert "| one | 2 / 1 | " in page and "| goal |  |  |  | 1.15 | 1.3 | 1.2 |" in page
 
 
 @pytest.mark.gpu

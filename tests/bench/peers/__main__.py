@@ -23,6 +23,7 @@ from engine.tools.bench_report import machine, versions
 from tests.bench import models
 from tests.bench.peers import engines, report
 from tests.bench.peers.contest import Case, Setup, WorkerError, contest
+from tests.bench.peers.plans import plan_costs
 from tests.bench.peers.starts import cold_starts
 from tests.real_models import MODELS as TRAINED
 from tests.real_models import RealModel
@@ -164,6 +165,7 @@ def main() -> int:
         try:
             found = contest(case, setup, until, say)
             found["starts"] = cold_starts(case, setup, say)
+            found["plan"] = plan_costs(case)
         except WorkerError as error:
             found = {"model": case.name, "problem": str(error), "peers": {}}
         text = json.dumps({**header(setup), **found}, indent=1)

@@ -10,6 +10,7 @@ from typing import Any
 
 from engine.explain import size_text
 from engine.tools.drawing import Bar, grouped
+from tests.bench.peers import plans
 from tests.bench.peers.engines import (
     CPU,
     GPU,
@@ -124,6 +125,7 @@ def text(results: Sequence[Result], chart: str) -> str:
         ),
         _goals(measured),
         _lost(measured),
+        _plans(measured),
         _cold(measured),
         _starts(measured),
         _failures(results),
@@ -208,6 +210,26 @@ def _lost(results: Sequence[Result]) -> str:
         return ""
     title = "## Where the GPU path of this engine is slower"
     return f"{title}\n\nTimes as slow as each other engine:\n\n" + "\n".join(lines)
+
+
+def _plans(results: Sequence[Result]) -> str:
+    """What plans cost against the least, and the means against `plans.GOALS`."""
+    rows, shares = [], []
+    for result in results:
+        found = result.get("plan")
+        if found:
+            shares.append([found[k][0] / max(found[k][1], 1) for k in plans.GOALS])
+            (kernels, least), *sizes = (found[k] for k in plans.GOALS)
+            cells = [f"{kernels} / {least}", *(" / ".join(map(size_text, s)) for s in sizes)]
+            rows.append([result["model"], *cells, *(f"{s:.2f}" for s in shares[-1])])
+    if not rows:
+        return ""
+    means = [mean(column) for column in zip(*shares, strict=True)]
+    rows.append(["mean", "", "", "", *(f"{m:.2f}" for m in means)])
+    rows.append(["goal", "", "", "", *(f"{g:g}" for g in plans.GOALS.values())])
+    heads = ["kernels", "bytes moved", "memory of activations", *plans.GOALS]
+    title = "Plans for what every device guarantees, against the least that each model needs"
+    return _grid(title, ["model", *heads], rows)
 
 
 def _cold(results: Sequence[Result]) -> str:
