@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cpu_fallback.numeric import is_integer, wide
+from cpu_fallback.products import product
 from cpu_fallback.registry import Tensor, cpu_op
 
 
@@ -17,9 +18,14 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     if is_integer(a.dtype):
         return np.asarray(np.matmul(a, b))
     kind = wide(a.dtype)
-    return np.asarray(np.matmul(a.astype(kind, copy=False), b.astype(kind, copy=False))).astype(
-        a.dtype, copy=False
-    )
+    x, y = a.astype(kind, copy=False), b.astype(kind, copy=False)
+    if x.ndim < 2 or y.ndim < 2:
+        result = np.asarray(np.matmul(x, y))
+    elif y.ndim == 2 and x.ndim > 2 and x.flags.c_contiguous and x.size:
+        result = product(x.reshape(-1, x.shape[-1]), y).reshape(*x.shape[:-1], y.shape[1])
+    else:
+        result = product(x, y)
+    return result.astype(a.dtype, copy=False)
 
 
 @cpu_op("Gemm", since=7)
@@ -44,12 +50,12 @@ def gemm(
         kind, alpha, beta = a.dtype, int(alpha), int(beta)
     x = (a.T if transA else a).astype(kind, copy=False)
     y = (b.T if transB else b).astype(kind, copy=False)
-    product = x @ y
+    result = x @ y if exact else product(x, y)
     if alpha != 1:
-        product = product * kind.type(alpha)
+        result *= kind.type(alpha)
     if c is not None and beta != 0:
-        if np.broadcast_shapes(c.shape, product.shape) != product.shape:
-            raise ValueError(f"C of shape {c.shape} is larger than A B, {product.shape}")
+        if np.broadcast_shapes(c.shape, result.shape) != result.shape:
+            raise ValueError(f"C of shape {c.shape} is larger than A B, {result.shape}")
         term = c.astype(kind, copy=False)
-        product = product + (term if beta == 1 else term * kind.type(beta))
-    return np.asarray(product).astype(a.dtype, copy=False)
+        result += term if beta == 1 else term * kind.type(beta)
+    return np.asarray(result).astype(a.dtype, copy=False)

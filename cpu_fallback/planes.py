@@ -76,7 +76,7 @@ class Layout:
         shaped = target.reshape(*target.shape[:-1], *self.size[1:])
         lead = (slice(None),) * (x.ndim - len(self.size))
         for index, phase in enumerate(self.phases):
-            spans = (_span(self.win, 0, phase[0], first, rows), *self.inner[index])
+            spans = (span(self.win, 0, phase[0], first, rows), *self.inner[index])
             inside: list[Any] = [*lead, index]
             for start, end, _ in spans:
                 if start:
@@ -86,7 +86,7 @@ class Layout:
             shaped[tuple(inside)] = x[(*lead, *(source for _, _, source in spans))]
 
 
-def _span(win: Windows, axis: int, phase: int, first: int, count: int) -> Span:
+def span(win: Windows, axis: int, phase: int, first: int, count: int) -> Span:
     """Of `count` positions from `first` on, those inside; p reads p * stride + phase - begin."""
     stride, offset = win.strides[axis], phase - win.begin[axis]
     start = min(count, max(0, -(offset // stride) - first))
@@ -114,7 +114,7 @@ def layout(win: Windows) -> Layout:
         moves = (a // s * step for a, s, step in zip(offsets, win.strides, steps, strict=True))
         taps.append((phases.index(phase), sum(moves)))
     inner = tuple(
-        tuple(_span(win, axis, phase[axis], 0, size[axis]) for axis in range(1, len(size)))
+        tuple(span(win, axis, phase[axis], 0, size[axis]) for axis in range(1, len(size)))
         for phase in phases
     )
     lines: list[tuple[tuple[int, int], ...]] = []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import prod
 
-from cpu_fallback.conv import COLUMN_NBYTES, PIECE_NBYTES, Route, route
-from cpu_fallback.planes import Layout, layout
+from cpu_fallback.convolve import Route, lines, pieces, raised, route
+from cpu_fallback.planes import layout
 from cpu_fallback.windows import Windows, windows
 from engine.ops import NodeView
 from engine.ops._conv_choice import software_columns
@@ -36,91 +36,69 @@ def conv_cpu(view: NodeView) -> CpuWork:
         return CpuWork(2)
     group = int(view.attr("group", 1))
     win, channels, each = host_windows(view), w[1], w[0] // group
-    way = route(win, channels, each, group, view.dtype(0).nbytes)
-    batch, parts = (x[0], group) if group > 1 else (1, x[0])
+    way = route(win, channels, each, group)
     written = prod(y) * FLOAT_NBYTES
+    bias = 2 * written if view.has(2) else 0
     if way is Route.POINTWISE:
         products = (Products(x[0] * group, each, channels, prod(win.out)),)
         moved = (2 * prod(x) * FLOAT_NBYTES,) if prod(win.strides) > 1 or any(win.begin) else ()
-        bias = (2 * written,) if view.has(2) else ()
-        return CpuWork(8, products=products, passes=(*moved, *bias, written))
-    if way is Route.EXACT:
-        return _exact(view, win, channels, each, group)
-    flat = _Flat(layout(win), channels, each, parts, plain=_is_plain(win))
-    one = {Route.TAPS: flat.by_taps, Route.LINES: flat.by_lines}.get(way, flat.by_columns)()
-    return (one + CpuWork(30, passes=(written // batch,))).times(batch)
+        return CpuWork(8, products=products, near=bias, passes=(*moved, written))
+    one = {Route.COLUMNS: _by_columns, Route.DEPTHWISE: _depthwise, Route.TAPS: _by_taps}[way]
+    image = one(win, channels, each, group)
+    return (image + CpuWork(20, near=bias // x[0], passes=(written // x[0],))).times(x[0])
 
 
-def _is_plain(win: Windows) -> bool:
-    return not any(win.begin) and set(win.strides) == {1} and layout(win).size == win.size
-
-
-def _exact(view: NodeView, win: Windows, channels: int, each: int, group: int) -> CpuWork:
-    x, y = in_shape(view, 0), out_shape(view)
+def _by_columns(win: Windows, channels: int, each: int, group: int) -> CpuWork:
     taps, row = prod(win.kernel), prod(win.out[1:])
-    row_nbytes = FLOAT_NBYTES * x[1] * taps * row
-    rows = min(max(1, COLUMN_NBYTES // max(1, row_nbytes)), win.out[0])
-    pieces = -(-win.out[0] // rows)
-    columns = group * channels * taps * prod(win.out)
-    padded = (2 * prod(x) // x[0] * FLOAT_NBYTES,) if any(win.begin) or any(win.reach) else ()
+    inner = channels * taps
+    parts = pieces(group, win.out[0], (inner + each) * row * FLOAT_NBYTES)
+    columns = group * inner * prod(win.out)
+    padded = 2 * group * channels * prod(win.size) * FLOAT_NBYTES
     near = columns * 2 * FLOAT_NBYTES if win.strides[-1] == 1 else 0
-    image = CpuWork(
-        12 + 5 * pieces,
-        products=(Products(group * pieces, each, channels * taps, rows * row),),
+    rows = max(at.stop - at.start for _, at in parts)
+    return CpuWork(
+        12 * len(parts),
+        products=(Products(group * -(-win.out[0] // rows), each, inner, rows * row),),
         strided=0 if near else columns,
-        passes=(*padded, near, 3 * prod(y) // y[0] * FLOAT_NBYTES),
+        near=near + padded,
     )
-    return image.times(x[0])
 
 
-class _Flat:
-    """A convolution over rows with their padding: `parts` groups (or images) of one kind."""
+def _depthwise(win: Windows, channels: int, each: int, group: int) -> CpuWork:
+    """Planes for each tap of the last axis, filled and then summed up."""
+    if len(win.out) == 1:
+        win = raised(win)
+    kernel, wide = lines(win), win.kernel[1]
+    rows = win.out[0] + max(line.last for line in kernel)
+    filled = group * len(kernel) * wide * rows * win.out[1]
+    parts = len(pieces(group, 1, (filled // group + 2 * prod(win.out)) * FLOAT_NBYTES))
+    strided = win.strides[-1] > 1
+    return CpuWork(
+        parts * len(kernel) * (8 + 2 * wide),
+        near=FLOAT_NBYTES * (0 if strided else 2 * filled) + _summed(win, group),
+        strided=filled if strided else 0,
+    )
 
-    def __init__(self, lay: Layout, channels: int, each: int, parts: int, plain: bool) -> None:
-        self.lay, self.channels, self.each, self.parts = lay, channels, each, parts
-        self.taps = len(lay.taps)
-        self.positions = lay.win.out[0] * lay.row
-        self.filled = 0 if plain else channels * len(lay.phases) * (lay.win.out[0] + lay.halo)
-        self.filled *= lay.row * parts
 
-    def pieces(self, per_position: int) -> tuple[int, int]:
-        """How many groups are computed together, and in how many pieces each is."""
-        nbytes = per_position * self.positions * FLOAT_NBYTES
-        together = max(1, PIECE_NBYTES // max(1, nbytes))
-        return min(together, self.parts), max(1, -(-nbytes // PIECE_NBYTES))
+def _summed(win: Windows, group: int) -> int:
+    """Bytes of a sum over taps: each reads a pixel, and the sum so far stays near."""
+    return 2 * FLOAT_NBYTES * group * prod(win.out) * prod(win.kernel)
 
-    def work(self, per_position: int, calls: int, near: int, products: Products) -> CpuWork:
-        """`calls` and `near` bytes a position of a group, with the planes and the result."""
-        together, cut = self.pieces(per_position)
-        pieces = cut * -(-self.parts // together)
-        columns = -(-products.columns // cut)
-        each = Products(products.count * cut, products.rows, products.inner, columns)
-        stored = 3 * self.each * self.positions * self.parts * FLOAT_NBYTES
-        near = near * self.positions * self.parts * FLOAT_NBYTES + stored
-        steps = pieces * (calls + 4 + (4 * len(self.lay.phases) if self.filled else 0))
-        strided = self.lay.win.strides[-1] > 1
-        near += 0 if strided else 2 * FLOAT_NBYTES * self.filled
-        return CpuWork(steps, products=(each,), near=near, strided=self.filled if strided else 0)
 
-    def by_taps(self) -> CpuWork:
-        product = Products(self.taps * self.parts, self.each, self.channels, self.positions)
-        per_position = 2 * self.each + self.channels * len(self.lay.phases)
-        adds = 3 * self.each * (self.taps - 1)
-        return self.work(per_position, 4 * self.taps, adds, product)
-
-    def by_columns(self) -> CpuWork:
-        copied = self.channels * self.taps
-        product = Products(self.parts, self.each, copied, self.positions)
-        per_position = self.channels * (self.taps + len(self.lay.phases)) + self.each
-        return self.work(per_position, 2 * self.taps + 2, 2 * copied, product)
-
-    def by_lines(self) -> CpuWork:
-        wide, leads = self.lay.win.kernel[-1], len(self.lay.leads)
-        product = Products(leads * self.parts, 1, wide, self.positions)
-        lines = len(self.lay.lines)
-        per_position = wide * lines + len(self.lay.phases) + 2
-        near = 2 * wide * lines + 3 * (leads - 1)
-        return self.work(per_position, 2 * wide * lines + 5 * leads, near, product)
+def _by_taps(win: Windows, channels: int, each: int, group: int) -> CpuWork:
+    lay = layout(win)
+    positions, taps = win.out[0] * lay.row, len(lay.taps)
+    row_nbytes = (2 * each + channels) * lay.row * FLOAT_NBYTES
+    parts = pieces(group, win.out[0], row_nbytes)
+    cut = max(1, len(parts) // group)
+    product = Products(taps * group * cut, each, channels, -(-positions // cut))
+    filled = channels * (win.out[0] + lay.halo) * lay.row
+    added = 3 * each * taps * positions
+    return CpuWork(
+        len(parts) * (4 * taps + 8),
+        products=(product,),
+        near=FLOAT_NBYTES * group * (2 * filled + added),
+    )
 
 
 def conv_transpose_cpu(view: NodeView) -> CpuWork:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +22,7 @@ from engine.runtime.constants import ConstantStore
 from engine.runtime.context import ExecutionContext, WideInputError
 from engine.runtime.control import run_control_flow
 from engine.runtime.device import Device
-from engine.runtime.host import HostNode
+from engine.runtime.host import HostNode, blas_of_one
 from engine.runtime.indices import index_reads
 from engine.runtime.probe import Observed, Probe
 from engine.runtime.recorder import Recorder
@@ -65,6 +65,8 @@ class Executor:
         self.recorder = Recorder(plan, self.binder, device, constants, self._note)
         self._uses = _host_uses(plan)
         self._steps = _run_steps(plan)
+        on_host = any(isinstance(s, HostNode) for s in self._steps)
+        self._around: AbstractContextManager[object] = blas_of_one() if on_host else nullcontext()
         self._host_reads = frozenset(
             plan.root(n) for s in plan.steps if isinstance(s, tasks.RunCpu) for n in s.node.reads
         )
@@ -107,7 +109,7 @@ class Executor:
         }
         context.on_device = frozenset(on_device)
         self._bind(context, 0)
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), self._around:
             for step in self._steps:
                 if isinstance(step, HostNode):
                     self._run_host(context, step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +18,13 @@ if TYPE_CHECKING:
 
 MIN_SPARE_NBYTES = 4096
 """Below, a new array costs no more than finding out whether an old one is free."""
+
+
+def blas_of_one() -> AbstractContextManager[object]:
+    """What surrounds nodes on the host; see `cpu_fallback.threads`."""
+    from cpu_fallback import threads
+
+    return threads.alone
 
 
 class HostNode:

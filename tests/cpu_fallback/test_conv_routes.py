@@ -8,28 +8,46 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpu_fallback import conv, registry
+from cpu_fallback import convolve, registry
+from cpu_fallback.windows import windows
 
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
-    "taps": ((2, 16, 7, 11), (12, 16, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "taps": ((2, 16, 7, 11), (7, 16, 3, 3), {"pads": [1, 1, 1, 1]}),
     "taps, 1-D": ((1, 9, 41), (5, 9, 4), {"dilations": [3], "pads": [2, 0]}),
     "taps, groups": ((2, 32, 5, 13), (8, 8, 2, 3), {"group": 4, "pads": [0, 2, 1, 0]}),
     "taps, 3-D": ((1, 8, 5, 6, 11), (3, 8, 2, 3, 2), {"pads": [1, 0, 1, 0, 1, 0]}),
     "taps without padding": ((1, 8, 9, 30), (4, 8, 3, 1), {}),
     "columns": ((1, 3, 23, 31), (8, 3, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+    "columns, 1-D": ((2, 5, 31), (9, 5, 4), {"strides": [2], "dilations": [2], "pads": [3, 1]}),
+    "columns, 3-D": ((1, 3, 5, 6, 7), (4, 3, 2, 3, 2), {"pads": [1, 0, 1, 0, 2, 1]}),
     "columns, cropped": ((1, 3, 23, 31), (8, 3, 3, 3), {"pads": [-2, -1, -1, 3]}),
     "columns, long stride": ((1, 2, 40, 9), (4, 2, 2, 3), {"strides": [3, 1]}),
-    "lines": ((2, 13, 9, 17), (13, 1, 5, 5), {"group": 13, "pads": [2, 2, 2, 2]}),
-    "lines, strides": ((1, 7, 19, 40), (7, 1, 5, 3), {"group": 7, "strides": [2, 3]}),
-    "lines, dilated": (
+    "columns, few windows": ((1, 6, 3, 3), (40, 6, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "columns, images": ((2, 32, 9, 9), (16, 32, 3, 3), {"strides": [2, 2]}),
+    "columns, groups": ((2, 12, 8, 9), (8, 3, 3, 2), {"group": 4, "pads": [1, 2, 0, 1]}),
+    "columns, two outputs a channel": (
+        (1, 5, 9, 14),
+        (10, 1, 3, 3),
+        {"group": 5, "pads": [1, 1, 1, 1]},
+    ),
+    "columns, depth": ((1, 5, 4, 5, 6), (5, 1, 3, 2, 3), {"group": 5, "pads": [1, 0, 1, 1, 1, 1]}),
+    "depthwise": ((2, 13, 9, 17), (13, 1, 5, 5), {"group": 13, "pads": [2, 2, 2, 2]}),
+    "depthwise, 1-D": ((2, 13, 29), (13, 1, 5), {"group": 13, "pads": [4, 0], "strides": [3]}),
+    "depthwise, strides": ((1, 7, 19, 40), (7, 1, 5, 3), {"group": 7, "strides": [2, 3]}),
+    "depthwise, dilated": (
         (1, 7, 19, 40),
         (7, 1, 3, 4),
         {"group": 7, "strides": [2, 1], "dilations": [3, 2], "pads": [0, 3, 2, 0]},
     ),
-    "two outputs a channel": ((1, 5, 9, 14), (10, 1, 3, 3), {"group": 5, "pads": [1, 1, 1, 1]}),
-    "exact": ((1, 6, 3, 3), (40, 6, 3, 3), {"pads": [1, 1, 1, 1]}),
-    "exact, strides": ((2, 32, 9, 9), (16, 32, 3, 3), {"strides": [2, 2]}),
-    "1x1": ((2, 6, 5, 7), (4, 3, 1, 1), {"group": 2, "strides": [2, 1]}),
+    "depthwise, a common factor": (
+        (1, 3, 29, 21),
+        (3, 1, 5, 2),
+        {"group": 3, "strides": [4, 2], "dilations": [6, 2], "pads": [5, 1, 7, 2]},
+    ),
+    "depthwise, cropped": ((1, 3, 11, 12), (3, 1, 3, 3), {"group": 3, "pads": [-1, 2, 3, -2]}),
+    "depthwise, mostly padding": ((1, 3, 2, 1), (3, 1, 3, 3), {"group": 3, "pads": [4, 3, 4, 3]}),
+    "pointwise": ((2, 6, 5, 7), (4, 3, 1, 1), {"group": 2, "strides": [2, 1]}),
+    "pointwise, padded": ((1, 6, 5, 7), (4, 6, 1, 1), {"pads": [1, 0, 0, 2]}),
 }
 
 
@@ -62,12 +80,20 @@ def by_hand(x: Any, w: Any, b: Any, attrs: dict[str, Any]) -> Any:
     return y.reshape(x.shape[0], -1, *out) + b.reshape(-1, *[1] * rank)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_route(name: str) -> None:
+    x_shape, w_shape, attrs = CASES[name]
+    group, window = attrs.get("group", 1), {k: v for k, v in attrs.items() if k != "group"}
+    win = windows(x_shape[2:], w_shape[2:], **window)
+    way = convolve.route(win, w_shape[1], w_shape[0] // group, group)
+    assert way.name.lower() == name.split(",")[0].split()[0]
+
+
 @pytest.mark.parametrize("nbytes", [1, 5000, 1 << 20])
 @pytest.mark.parametrize("name", CASES)
 def test_conv(name: str, nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x_shape, w_shape, attrs = CASES[name]
-    monkeypatch.setattr(conv, "PIECE_NBYTES", nbytes)
-    monkeypatch.setattr(conv, "_FEW_BYTES", 0 if name.startswith("taps") else 3 << 19)
+    monkeypatch.setattr(convolve, "PIECE_NBYTES", nbytes)
     chance = np.random.default_rng(0)
     x, w = (chance.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))
     b = chance.standard_normal(w_shape[0]).astype(np.float32)

@@ -1,0 +1,93 @@
+"""Matrix products in blocks, on all threads."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+
+from cpu_fallback import threads
+from cpu_fallback.registry import Tensor
+
+MIN_BLOCK_NS = 60_000
+"""A block that takes less is not worth a thread."""
+MAX_BLOCKS = 16
+_FLOPS_PER_NS = 100
+_BYTES_PER_NS = 8
+_LEAST = 32
+"""Rows or columns of a block."""
+_ALL = slice(None)
+
+
+def product(a: Tensor, b: Tensor, out: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
+    """`a` [..., M, K] times `b` [..., K, N] plus `bias`, which broadcasts to the result.
+
+    All have one float type; batches broadcast. Blocks are worked out from sizes alone.
+    Returns: [..., M, N], in `out` if it is given.
+    """
+    if out is None:
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        out = np.empty((*batch, a.shape[-2], b.shape[-1]), a.dtype)
+    axis, counts = blocks(out.shape, a.shape[-1], a.itemsize)
+    if counts == (1, 1, 1):
+        _block(a, b, out, bias)
+        return out
+
+    def work(piece: tuple[slice, ...]) -> None:
+        at, rows, columns = piece
+        _block(
+            _part(a, axis, at, rows, _ALL),
+            _part(b, axis, at, _ALL, columns),
+            _part(out, axis, at, rows, columns),
+            None if bias is None else _part(bias, axis, at, rows, columns),
+        )
+
+    sizes = (out.shape[axis] if out.ndim > 2 else 1, *out.shape[-2:])
+    threads.run([*itertools.product(*map(spans, sizes, counts))], work)
+    return out
+
+
+def _block(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None) -> None:
+    np.matmul(a, b, out=out)
+    if bias is not None:
+        np.add(out, bias, out=out)
+
+
+def _part(x: Tensor, axis: int, at: slice, rows: slice, columns: slice) -> Tensor:
+    """Of an operand, which broadcasts: axes of one element stay as they are."""
+    index = [_ALL] * x.ndim
+    for which, span in ((axis, at), (-2, rows), (-1, columns)):
+        if x.ndim >= -which and x.shape[which] > 1:
+            index[which] = span
+    return x[tuple(index)]
+
+
+def blocks(shape: tuple[int, ...], inner: int, itemsize: int) -> tuple[int, tuple[int, int, int]]:
+    """Into how many parts a product is cut: the axis of batches, and parts of it, rows, columns.
+
+    shape: of the result. inner: columns of the first operand.
+    """
+    rows, columns = shape[-2:]
+    axis = max(range(len(shape) - 2), key=shape.__getitem__, default=-1) - len(shape)
+    touched = math.prod(shape[:-2]) * (rows * inner + inner * columns + rows * columns)
+    ns = 2 * math.prod(shape) * inner // _FLOPS_PER_NS + touched * itemsize // _BYTES_PER_NS
+    count = min(MAX_BLOCKS, ns // MIN_BLOCK_NS)
+    if count < 2:
+        return axis, (1, 1, 1)
+    parts = min(count, shape[axis]) if len(shape) > 2 else 1
+    high = wide = 1
+    while 2 * parts * high * wide <= count:
+        if rows // high >= max(columns // wide, 2 * _LEAST):
+            high *= 2
+        elif columns // wide >= 2 * _LEAST:
+            wide *= 2
+        else:
+            break
+    return axis, (parts, high, wide)
+
+
+def spans(size: int, count: int) -> list[slice]:
+    """`count` slices of about the same length."""
+    ends = [size * i // count for i in range(count + 1)]
+    return [slice(*pair) for pair in itertools.pairwise(ends)]

@@ -1,0 +1,129 @@
+"""Work in pieces: on any number of threads the same result, errors included."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cpu_fallback import products, registry, threads
+from cpu_fallback.products import product
+
+
+@pytest.fixture(params=[1, 2, 5])
+def count(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many threads work on pieces, whatever the machine has."""
+    held = {"threads": request.param}
+    blas = threads._Blas(lambda: held["threads"], lambda n: held.update(threads=n))
+    monkeypatch.setattr(threads, "_blas", lambda: blas)
+    return int(request.param)
+
+
+def test_every_piece_is_worked_on_once(count: int) -> None:
+    done: list[int] = []
+    threads.run(range(100), done.append)
+    assert sorted(done) == list(range(100))
+
+
+def test_pieces_may_have_pieces(count: int) -> None:
+    done: list[tuple[int, int]] = []
+    threads.run(range(6), lambda a: threads.run(range(4), lambda b: done.append((a, b))))
+    assert sorted(done) == [(a, b) for a in range(6) for b in range(4)]
+
+
+def test_threads_work_at_the_same_time(count: int) -> None:
+    """Each piece waits for all others: one thread after the other would never end."""
+    meeting = threading.Barrier(count, timeout=20)
+    threads.run(range(count), lambda _: meeting.wait())
+
+
+def test_an_error_in_a_piece_reaches_the_caller(count: int) -> None:
+    def work(piece: int) -> None:
+        if piece == 3:
+            raise ValueError("piece 3")
+
+    for _ in range(3):
+        with pytest.raises(ValueError, match="piece 3"):
+            threads.run(range(8), work)
+    threads.run(range(8), lambda _: None)
+
+
+def test_floating_point_warnings_stay_silent(count: int) -> None:
+    with np.errstate(all="ignore"):
+        threads.run(range(8), lambda _: np.float32(1) / np.zeros(4, np.float32))
+
+
+def test_blas_gets_its_threads_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [4]
+    blas = threads._Blas(lambda: seen[-1], seen.append)
+    monkeypatch.setattr(threads, "_blas", lambda: blas)
+    with threads.alone as outer, threads.alone as inner:
+        assert (outer, inner, seen) == (4, 4, [4, 1])
+    assert seen == [4, 1, 4]
+
+
+def test_without_a_known_blas_there_is_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_blas", lambda: None)
+    with threads.alone as found:
+        assert found == 1
+    workers = set()
+    threads.run(range(5), lambda _: workers.add(threading.get_ident()))
+    assert workers == {threading.get_ident()}
+
+
+PRODUCTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]] = {
+    "square": ((130, 70), (70, 90), (90,)),
+    "a row": ((1, 64), (64, 129), (1, 129)),
+    "a column": ((129, 64), (64, 1), (129, 1)),
+    "a batch": ((5, 33, 16), (5, 16, 40), (5, 33, 40)),
+    "one operand for all": ((3, 4, 65, 7), (7, 66), (1, 1)),
+    "batches broadcast": ((2, 1, 33, 5), (1, 7, 5, 34), (7, 33, 1)),
+    "nothing to sum": ((40, 0), (0, 33), (33,)),
+    "no element": ((0, 8), (8, 33), (33,)),
+}
+
+
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products_in_blocks(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(products, "MIN_BLOCK_NS", 10)
+    monkeypatch.setattr(products, "_LEAST", 3)
+    chance = np.random.default_rng(0)
+    a, b, bias = (chance.standard_normal(s) for s in PRODUCTS[name])
+    np.testing.assert_allclose(product(a, b), a @ b, rtol=1e-12, atol=1e-12)
+    got = product(a.astype(np.float32), b.astype(np.float32), bias=bias.astype(np.float32))
+    np.testing.assert_allclose(got, a @ b + bias, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(1024, 1024), (1, 4096), (12, 300, 301), (4096, 1)])
+def test_large_products_are_cut(shape: tuple[int, ...]) -> None:
+    _, counts = products.blocks(shape, 1024, 4)
+    assert 2 <= np.prod(counts) <= products.MAX_BLOCKS
+
+
+def test_small_products_are_not_cut() -> None:
+    assert products.blocks((64, 64), 64, 4)[1] == (1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shapes", "attrs"),
+    [
+        ("MatMul", [(200, 700), (700, 300)], {}),
+        ("Conv", [(1, 32, 60, 60), (48, 32, 3, 3), (48,)], {"pads": [1, 1, 1, 1]}),
+        ("Conv", [(1, 300, 40, 41), (300, 1, 3, 3), (300,)], {"group": 300, "strides": [2, 2]}),
+        ("Conv", [(2, 64, 50, 50), (4, 64, 3, 3)], {}),
+    ],
+)
+def test_results_do_not_depend_on_threads(
+    op_type: str, shapes: list[tuple[int, ...]], attrs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = np.random.default_rng(0)
+    inputs = [chance.standard_normal(s).astype(np.float32) for s in shapes]
+    results = []
+    for number in (1, 2, 5):
+        blas = threads._Blas(lambda number=number: number, lambda _: None)  # type: ignore[misc]
+        monkeypatch.setattr(threads, "_blas", lambda blas=blas: blas)
+        results.append(registry.run(op_type, "", 22, attrs, inputs, 1)[0])
+    for other in results[1:]:
+        np.testing.assert_array_equal(results[0], other)
