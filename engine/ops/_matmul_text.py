@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 PANEL = 32
-"""Columns of b that lie together in panels: what a subgroup reads is then one run of memory."""
+"""Columns of b that lie together in panels: what a CPU's vector reads is then one run of memory."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,8 @@ class Tile:
         inner_by_four, rows_by_four, columns_by_four: 4 divides that size.
         shared: invocations of a workgroup share the inner axis (few rows) instead of rows.
         subgroup: the eight invocations of a subgroup load the rows of a together; 8 divides rows.
-        panels: b is [columns / PANEL, inner, PANEL], padded, and the only matrix of its batch.
+        panels: b is [columns / PANEL, inner, PANEL], padded, and the only matrix of its batch; 4
+            divides columns.
         scale: multiply by `params.alpha`.
         bias: "" or how c is added: "row" (four neighbours at a time) or "any".
         bias_scale: multiply c by `params.beta`.

@@ -187,6 +187,8 @@ LOW = Shape2D(4, 4, (64, 1))
 SQUARE = Shape2D(8, 8, (8, 8))
 LARGE = Shape2D(16, 8, (8, 4))
 """For software: on a GPU only one wave has room for so many sums."""
+WIDE = Shape2D(16, 16, (8, 1))
+"""For large products in software, where a load costs as much as a hundred multiply-adds."""
 SMALL = Shape2D(4, 4, (8, 8))
 SHARING = Shape2D(FEW_ROWS, 4, (16, 8), True)
 SUBGROUP = Shape2D(16, 4, (SHARED_BY, 1), subgroup=True)
@@ -194,6 +196,7 @@ STYLES = {
     "uniform-8x4": UNIFORM,
     "uniform-8x2": NARROW[0],
     "uniform-4x4": LOW,
+    "uniform-16x16": WIDE,
     "square-16x8": LARGE,
     "square-8x8": SQUARE,
     "square-4x4": SMALL,
@@ -201,10 +204,13 @@ STYLES = {
     "subgroup-8x4": dataclasses.replace(SUBGROUP, rows=8),
     "subgroup-16x4": SUBGROUP,
     "subgroup-32x4": dataclasses.replace(SUBGROUP, rows=32),
+    "subgroup-32x8": dataclasses.replace(SUBGROUP, rows=32, columns=8),
 }
 """Shapes by the names that tuning knows them by."""
 PARTS = {"parts-2": 2, "parts-4": 4, "parts-8": 8, "parts-16": 16}
 """Parts of the inner axis, each in the shape that seems best, by such names."""
+MUCH = 1 << 24
+"""Multiply-adds from which a tile twice as wide saves more than its longer compilation costs."""
 LONGEST = 200_000
 """Inner sizes beyond are shared by several invocations: the loop of one must stay short."""
 
@@ -252,10 +258,13 @@ def _shapes(
             yield SHARING, (at_least(FEW_ROWS, p.rows),)
     short = at_least(LONGEST, p.inner)
     if _may_share(p, target) and (bounds(p.columns)[1] or LONGEST) > 16:
-        yield dataclasses.replace(SUBGROUP, rows=_subgroup_rows(p.rows)), (short,)
+        columns = 8 if _is_worth(p, 64) else 4
+        yield dataclasses.replace(SUBGROUP, rows=_subgroup_rows(p.rows), columns=columns), (short,)
         yield SHARING, ()
         return
     if target.software:
+        if _is_worth(p, WIDE.columns * WIDE.workgroup[0]):
+            yield WIDE, (short, at_least(p.rows, 9))
         yield LARGE, (short, at_least(p.rows, 9), at_least(p.columns, 5))
         yield SQUARE, (short, at_least(p.rows, 5), at_least(p.columns, 5))
     elif p.is_static:
@@ -270,6 +279,15 @@ def _shapes(
 def _may_share(p: Product, target: Target) -> bool:
     """Whether invocations of a subgroup may load rows of a together."""
     return shares_loads(target) and p.a_zero.form != "buffer"
+
+
+def _is_worth(p: Product, block: int) -> bool:
+    """Whether wide tiles pay in software: much to do, by fours, few of a `block` past the end."""
+    size = product((*p.batch, p.rows, p.columns, p.inner))
+    if not isinstance(size, int) or not isinstance(p.columns, int):
+        return False
+    by_fours = p.columns % 4 == 0 or p.b_panels != ""
+    return size >= MUCH and by_fours and -p.columns % block <= p.columns // 8
 
 
 def _subgroup_rows(rows: Dim) -> int:
@@ -326,7 +344,7 @@ def _tile(p: Product, shape: Shape2D, fours: tuple[bool, ...]) -> Tile:
         columns_by_four=fours[2],
         shared=shape.shared,
         subgroup=shape.subgroup,
-        panels=shape.subgroup and p.b_panels != "",
+        panels=not shape.shared and shape.columns % 4 == 0 and p.b_panels != "",
         scale=p.alpha != 1,
         bias=("row" if by_row else "any") if p.c else "",
         bias_scale=p.beta != 1,

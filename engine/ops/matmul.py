@@ -121,7 +121,8 @@ def matrix_product(view: NodeView, left: int, right: int, kind: str) -> Product:
 def _panels(view: Lowering, transposed: bool) -> str:
     """Constant operand b in panels, or "" if nothing could use them."""
     w = view.const(1)
-    if w is None or not shares_loads(view.target) or w.ndim < 2 or w.size != prod(w.shape[-2:]):
+    software = view.target.software or shares_loads(view.target)
+    if w is None or not software or w.ndim < 2 or w.size != prod(w.shape[-2:]):
         return ""
 
     def make(w: Array) -> Array:

@@ -106,12 +106,13 @@ def by_workgroup(size: Dim, count: Dim, contiguous: bool, target: Target) -> tup
     """When a workgroup an output pays: long rows, too few outputs to fill a GPU one by one.
 
     Where the elements of a row are neighbours, a GPU loads them fast if invocations that are
-    neighbours read them. A CPU gains nothing from that, but must wait at barriers.
+    neighbours read them. A CPU gains nothing from that, but must wait at barriers: there an
+    invocation a row is faster as soon as a few rows fill a vector.
     """
+    if target.software:
+        return at_least(count, 256), at_least(2, size)
     if not contiguous:
         return at_least(count, 256), at_least(256, size)
-    if target.software:
-        return at_least(count, 256), at_least(2048, size)
     return (at_least(count, 64),)
 
 

@@ -16,7 +16,7 @@ import engine
 from cpu_fallback import registry
 from engine import dims
 from engine.errors import ShapeError
-from engine.ops import NodeView, Stage, lookup
+from engine.ops import NodeView, Stage, _matmul_tiles, lookup
 from engine.ops._matmul_calls import product_stage, product_stages
 from engine.ops._matmul_tiles import UNIFORM, Product, best, clocks, tiles
 from engine.runtime import targets
@@ -226,8 +226,9 @@ def test_narrow_results_keep_their_rows_uniform() -> None:
 
 
 def test_software_gets_large_tiles() -> None:
-    for p in (sized(512, 1024, 64), sized(512, 64, 64)):
-        assert shape_of(p, software=True) == (16, 8, (8, 4))
+    assert shape_of(sized(512, 1024, 64), software=True) == (16, 16, (8, 1))
+    for p in (sized(512, 320, 256), sized(512, 1024, 16), sized(512, 64, 64)):
+        assert shape_of(p, software=True) == (16, 8, (8, 4)), "columns past the end; little to do"
     assert shape_of(sized(8, 64, 64), software=True) == (8, 8, (8, 8))
 
 
@@ -354,24 +355,33 @@ def test_consumers_fused_into_a_product(a: tuple[int, ...], b: tuple[int, ...]) 
     np.testing.assert_allclose(got, np.maximum(product + c, 0), rtol=1e-5, atol=1e-4)
 
 
+PANELS = [
+    matmul((37, 20), (20, 70), constants=(1,)),
+    matmul((64, 33), (33, 132), constants=(1,)),
+    matmul((2, 3, 9), (1, 9, 24), constants=(1,)),
+    gemm(40, 50, 24, (50,), (1, 2), transB=1),
+    gemm(3, 50, 24, (50,), (1, 2), transA=1),
+]
+
+
 @pytest.mark.gpu
-@pytest.mark.parametrize(
-    "case",
-    [
-        matmul((37, 20), (20, 70), constants=(1,)),
-        matmul((64, 33), (33, 132), constants=(1,)),
-        matmul((2, 3, 9), (1, 9, 24), constants=(1,)),
-        gemm(40, 50, 24, (50,), (1, 2), transB=1),
-        gemm(3, 50, 24, (50,), (1, 2), transA=1),
-    ],
-    ids=case_id,
-)
+@pytest.mark.parametrize("case", PANELS, ids=case_id)
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_constant_operands_in_panels(
     case: OpCase, dynamic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ENGINE_TARGET", "adapter")
     check_gpu(case, dynamic=dynamic)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("target", ["adapter", "baseline"])
+@pytest.mark.parametrize("case", [matmul((45, 22), (22, 124), constants=(1,)), PANELS[3]])
+def test_wide_tiles(case: OpCase, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_TARGET", target)
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    monkeypatch.setattr(_matmul_tiles, "MUCH", 1)
+    check_gpu(case)
 
 
 SUBGROUPS = Target(subgroup_size=8, features=frozenset({"subgroups"}))
@@ -381,6 +391,7 @@ def test_rows_are_shared_in_subgroups() -> None:
     (call,) = product_stage(sized(128, 768, 768), "y", SUBGROUPS)
     assert call.features == {"subgroups"} and call.overrides["WORKGROUP_X"] == 8
     assert "subgroupBroadcast(p24[3], 7u)" in call.text["BODY"]
+    assert "quad_b(b1 + (k + 0u)" in call.text["BODY"], "two vectors of columns where that pays"
     few = product_stage(sized(6, 768, 768), "y", SUBGROUPS)[0]
     assert "subgroupBroadcast(p0[3], 7u)" in few.text["BODY"] and "sum8_0" not in few.text["BODY"]
     assert product_stage(sized(3, 768, 768), "y", SUBGROUPS)[0].flags == {"SHARED"}

@@ -200,8 +200,9 @@ def test_training_is_refused_by_the_gpu() -> None:
 @pytest.mark.parametrize(
     ("shape", "lanes", "software_lanes", "wide"),
     [
-        ((128, 768), 64, 64, True),
-        ((128, 769), 64, 64, False),
+        ((128, 768), 64, 1, True),
+        ((2, 768), 64, 64, True),
+        ((2, 769), 64, 64, False),
         ((5000, 256), 64, 1, True),
         ((128, 128), 16, 1, True),
         ((128, 37), 16, 1, False),

@@ -208,7 +208,8 @@ def test_workgroups_share_rows_sooner_on_a_gpu() -> None:
         return all(g.known for g in guards)
 
     assert holds(5000, 64, True) and not holds(5000, 63, True)
-    assert not holds(5000, 1000, True, software=True) and holds(2000, 256, True, software=True)
+    assert not holds(3, 1000, True, software=True) and holds(2, 256, True, software=True)
+    assert not holds(3, 1000, False, software=True) and holds(2, 256, False, software=True)
     assert holds(256, 256, False) and not holds(257, 256, False)
 
 
