@@ -185,6 +185,7 @@ def main() -> int:
     target = OUT / f"{args.picture.stem if args.picture else 'read_text'}.png"
     picture.save(target)
     console.print(f"The boxes are drawn in {target}", soft_wrap=True)
+    console.print(f"The models are in {paths[0].parent}", soft_wrap=True)
     if chosen is not baseline:
         console.print(f"GPU: {chosen[0].session.device_name}", highlight=False)
     console.print(f"CPU: {baseline[0].session.device_name}", highlight=False)

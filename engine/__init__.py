@@ -1,8 +1,8 @@
 """onnx-wgpu: runs ONNX models as WGSL compute shaders, and NumPy for the rest.
 
 Read the modules in the order of the data: `importer` (file to graph), `ir` and `dims` (graph and
-sizes), `passes`, then `compiler`, which calls `verdicts`, `partition`, `fusion`, `schedule`,
-`memory` and `plan`; `bind` turns a plan and sizes into numbers, and `runtime` runs it.
+sizes), `passes`, then `compiler`, which calls `verdicts`, `partition`, `fusion`, `schedule` and
+`planner`, and these the others; `bind` turns a plan and sizes into numbers, and `runtime` runs it.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from engine.errors import (
 if TYPE_CHECKING:
     from engine.runtime.session import InferenceSession
     from engine.runtime.values import DeviceValue
+
+__version__ = "0.1.0"
 
 __all__ = [
     "DeviceError",
@@ -50,3 +52,7 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     return getattr(importlib.import_module(_LAZY[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -99,7 +99,8 @@ def compile_graph(
         *late_checks(graph, support, placed, symbols),
         *view_checks(graph, [n for n in graph.nodes if n.key in live & views]),
     ]
-    tell("writing shaders")
+    if fused.groups:
+        tell("writing shaders")
     return build_plan(
         graph,
         target,
@@ -168,10 +169,19 @@ class Choices:
             target=self.target,
         )
 
+    def kept(self, keys: Collection[str]) -> Partition:
+        """The partition that has the nodes `keys` on the GPU, and no others."""
+        return self._place(self.support, keys)
+
     def lifted(self, keys: Collection[str]) -> Partition:
         """The partition if the GPU could run the nodes `keys` too."""
-        support = {**self.support, **dict.fromkeys(keys, YES)}
-        return _place(self.graph, support, self.options, self.target, self.profile, self.binding)
+        return self._place({**self.support, **dict.fromkeys(keys, YES)})
+
+    def _place(
+        self, support: Mapping[str, Support], kept: Collection[str] | None = None
+    ) -> Partition:
+        chosen = self.options, self.target, self.profile, self.binding
+        return _place(self.graph, support, *chosen, kept)
 
 
 def _place(
@@ -181,15 +191,18 @@ def _place(
     target: Target,
     profile: DeviceProfile,
     binding: Mapping[str, int],
+    kept: Collection[str] | None = None,
 ) -> Partition:
     return partition(
         graph,
         support,
         profile,
         device=options.device,
+        no_gpu=options.no_gpu,
         may_fuse=_may_fuse(graph, options),
         binding=binding,
         target=target,
+        kept=kept,
     )
 
 

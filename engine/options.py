@@ -18,6 +18,7 @@ class Options:
 
     Attributes:
         device: "auto" (least predicted time), "gpu" (whatever has a kernel) or "cpu".
+        no_gpu: whether "cpu" is only because "auto" found no adapter.
         disable: names of passes and fusion rules to leave out.
         wide_inputs: int64 inputs whose values were too large, so that they stay on the CPU.
         held_inputs: int64 inputs that are on the GPU already.
@@ -28,6 +29,7 @@ class Options:
     """
 
     device: DeviceChoice = "auto"
+    no_gpu: bool = False
     disable: frozenset[str] = frozenset()
     wide_inputs: frozenset[str] = frozenset()
     held_inputs: frozenset[str] = frozenset()

@@ -7,7 +7,7 @@ or as the caller demands.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Collection, Mapping, Set
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
@@ -59,6 +59,8 @@ _DEMANDS: Mapping[DeviceChoice, str] = {
     "cpu": "the CPU, as was asked for",
     "gpu": "the GPU wherever it can, as was asked for",
 }
+_ASKED = "device='cpu' was asked for"
+_NO_GPU = "no GPU adapter was found"
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,13 @@ def partition(
     profile: DeviceProfile,
     *,
     device: DeviceChoice = "auto",
+    no_gpu: bool = False,
     may_fuse: MayFuse | None = None,
     has_cpu: Callable[[Node], bool] | None = None,
     binding: Mapping[str, int] | None = None,
     target: Target | None = None,
     margin: float | None = None,
+    kept: Collection[str] | None = None,
 ) -> Partition:
     """Places every node of `graph` (bodies are not entered).
 
@@ -131,12 +135,14 @@ def partition(
         support: what `verdicts` found.
         device: "auto" takes the split with the least predicted time; "gpu" puts everything there
             that the GPU supports and that is not `roles` work; "cpu" puts nothing there.
+        no_gpu: whether "cpu" is only because there is no adapter, which is the reason then.
         may_fuse: whether fusion would make one kernel of two neighbours, the first feeding the
             second; None counts no savings.
         has_cpu: whether the CPU can run a node; None asks `cpu_fallback`.
         binding: sizes that decide; symbols without one are taken as `costs.ASSUMED_SIZE`.
         target: whose kernels the GPU would run; the baseline's by default.
         margin: what the GPU has to save for "auto" to take it; see `choice`.
+        kept: keys of the nodes on the GPU, where that is decided already.
 
     Raises: UnsupportedOpError if a node can run on no device, or only on the one not asked for.
     """
@@ -155,11 +161,16 @@ def partition(
     possible = frozenset(range(len(model.nodes))) - model.only_cpu
     software = target is not None and target.software
     _check_runnable(model, support, possible if device != "cpu" else frozenset(), has_cpu)
-    if device == "auto":
+    if kept is not None:
+        chosen = frozenset(i for i, n in enumerate(model.nodes) if n.key in kept) - model.only_cpu
+    elif device == "auto":
         chosen = choose(model, software, margin)
     else:
         chosen = possible if device == "gpu" else frozenset()
-    found = _verdicts(graph, model, chosen, support, duties, device)
+    reasons = _reasons(model, chosen) if device == "auto" else {}
+    demand = _NO_GPU if no_gpu else _ASKED
+    found = _verdicts(graph, model, chosen, support, duties, reasons, demand)
+    decision = f"the CPU: {_NO_GPU}" if no_gpu else _DEMANDS.get(device)
     on_gpu = [support[node.key] for i, node in enumerate(model.nodes) if i in chosen]
     return Partition(
         verdicts=found,
@@ -170,7 +181,7 @@ def partition(
         all_cpu_ms=_ms(model.total_ns(frozenset())),
         all_gpu_ms=_ms(model.total_ns(possible)),
         binding=dict(binding or {}),
-        decision=_DEMANDS.get(device) or in_words(model, chosen, possible, software),
+        decision=decision or in_words(model, chosen, possible, software),
     )
 
 
@@ -180,10 +191,10 @@ def _verdicts(
     chosen: frozenset[int],
     support: Mapping[str, Support],
     duties: Mapping[str, Role],
-    device: DeviceChoice,
+    reasons: Mapping[int, str],
+    demand: str,
 ) -> dict[str, Verdict]:
-    asked = "device='cpu' was asked for"
-    reasons = _reasons(model, chosen) if device == "auto" else {}
+    """`reasons` keep nodes (by id) on the CPU that the GPU could run, or `demand` keeps all."""
     found: dict[str, Verdict] = {}
     for node in graph.nodes:
         if node.key in duties:
@@ -195,7 +206,7 @@ def _verdicts(
         if i in chosen:
             found[node.key] = Verdict("gpu")
         elif node.key not in found:
-            found[node.key] = Verdict("cpu", reasons.get(i, asked))
+            found[node.key] = Verdict("cpu", reasons.get(i, demand))
     return {node.key: found[node.key] for node in graph.nodes}
 
 
@@ -221,8 +232,8 @@ def check_all_gpu(found: Partition) -> None:
             )
         raise UnsupportedOpError(
             f"require_gpu is set, but {len(refused)} of {len(found.verdicts)} nodes run on the "
-            "CPU:\n" + "\n".join(lines) + "\nRun without require_gpu, or, where only the "
-            "predicted time speaks against the GPU, with device='gpu'."
+            "CPU:\n" + "\n".join(lines) + "\nWithout require_gpu they run there, and "
+            "`onnx-wgpu explain` says what that costs."
         )
 
 
@@ -264,8 +275,8 @@ def _check_runnable(
             for n in stuck
         ]
         raise UnsupportedOpError(
-            "these nodes can run nowhere:\n" + "\n".join(lines) + "\nRegister the operator with "
-            "engine.register, or convert the model to a version of it that is known."
+            "these nodes can run nowhere:\n" + "\n".join(lines) + "\nConvert the model to "
+            "operators, or versions of them, that are known: see `onnx-wgpu ops`."
         )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import onnx
 import pytest
 
+import engine
 from engine.cli import main
 from engine.rates import DeviceProfile
 from engine.runtime import device as device_module
@@ -46,7 +47,7 @@ def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
 def test_run_describes_inputs_and_outputs(model: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", model, "--device", "cpu"]) == 0
     first, *lines = capsys.readouterr().out.splitlines()
-    assert first.startswith("affine.onnx on CPU (NumPy): first call ")
+    assert first.startswith("affine.onnx on the CPU (NumPy): first call ")
     assert lines[0].startswith("  ran  ") and lines[0].endswith(" nodes on the CPU")
     assert lines[1] == "  in   x float32[1, 3], b float32[3]"
     assert lines[2].startswith("  out  y float32[1, 3]  min ")
@@ -91,7 +92,8 @@ def test_errors_are_one_line(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cpu = (model, "--device", "cpu")
-    assert "absent.onnx" in failing(capsys, "run", str(tmp_path / "absent.onnx"))
+    absent = tmp_path / "absent.onnx"
+    assert failing(capsys, "run", str(absent)) == f"error: {absent}: No such file or directory"
     damaged = tmp_path / "damaged.onnx"
     damaged.write_bytes(b"\x08\x0anothing of a model")
     assert "damaged.onnx" in failing(capsys, "explain", str(damaged), "--device", "cpu")
@@ -101,7 +103,7 @@ def test_errors_are_one_line(
     assert "no size is named ['m']; there are ['n']" in failing(capsys, "run", *cpu, "--dim", "m=2")
     assert "a size is not a number: n=many" in failing(capsys, "run", *cpu, "--dim", "n=many")
     assert "['nonsense']" in failing(capsys, "explain", *cpu, "--disable", "nonsense")
-    assert "no GPU device" in failing(capsys, "run", *cpu, "--require-gpu")
+    assert "require_gpu is set, and so is" in failing(capsys, "run", *cpu, "--require-gpu")
 
 
 def test_an_error_with_drawn_inputs_says_which(
@@ -128,7 +130,8 @@ def test_a_file_that_cannot_be_written_is_no_matter_of_inputs(
 
 
 def test_usage_errors(model: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in ([], ["walk"], ["run"], ["run", model, "--device", "tpu"]):
+    assert main([]) == 2 and "--version" in capsys.readouterr().out
+    for words in (["walk"], ["run"], ["run", model, "--device", "tpu"]):
         with pytest.raises(SystemExit) as caught:
             main(words)
         assert caught.value.code == 2
@@ -139,6 +142,14 @@ def test_usage_errors(model: str, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit):
             main(["compare", model, f"--tolerance={text}"])
         assert f"'{text}' is not a number of at least 0" in capsys.readouterr().err
+
+
+def test_the_version_is_the_package_s(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out == f"onnx-wgpu {engine.__version__}\n"
+    assert {"InferenceSession", "DeviceValue", "__version__"} <= set(dir(engine))
 
 
 @pytest.mark.gpu
@@ -283,7 +294,7 @@ def test_the_module_is_the_command(model: str, tmp_path: Path) -> None:
         [*command, "run", model, "--device", "cpu"], cwd=ROOT, capture_output=True, text=True
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("affine.onnx on CPU (NumPy)")
+    assert done.stdout.startswith("affine.onnx on the CPU (NumPy)")
     done = subprocess.run(
         [*command, "run", str(tmp_path / "absent.onnx")], cwd=ROOT, capture_output=True, text=True
     )

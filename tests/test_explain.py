@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
 import onnx
+import pytest
 
 from engine.compiler import compile_graph, optimise
 from engine.costs import DeviceProfile
@@ -47,8 +48,9 @@ def report(
     text: str = TEXT,
     measured: Measured | None = None,
     profile: DeviceProfile | None = None,
+    decided_at: dict[str, int] | None = None,
 ) -> Report:
-    """Explains a plan for a GPU that is never touched."""
+    """Explains a plan for a GPU that is never touched, at sizes that decided it or at others."""
     weighted = text.replace("(float[n,16] x)", "(float[n,16] x, float[16,8] w, float[8] c)")
     model = parse(weighted)
     if weighted != text:
@@ -58,10 +60,21 @@ def report(
             model.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
     options = Options(device)  # type: ignore[arg-type]
     binding = binding or {"n": 100}
-    passed = optimise(load_model(model).graph, options, binding)
+    decided_at = decided_at or binding
+    passed = optimise(load_model(model).graph, options, decided_at)
     profile = profile or DeviceProfile.builtin()
-    plan = compile_graph(passed, options, Target.baseline(), profile, binding)
-    return explain(plan, passed, "Test GPU", options, measured)
+    plan = compile_graph(passed, options, Target.baseline(), profile, decided_at)
+    return explain(plan, passed, "Test GPU", options, measured, binding=binding)
+
+
+@pytest.mark.parametrize("device", ["gpu", "cpu"])
+def test_figures_are_for_the_sizes_of_the_call(device: str) -> None:
+    fresh = report(device, {"n": 5000})
+    kept = report(device, {"n": 5000}, decided_at={"n": 3})
+    assert kept.decided_at == {"n": 3} and fresh.decided_at == {"n": 5000}
+    assert replace(kept, decided_at=fresh.decided_at) == fresh
+    assert "sizes      n=5000; planned in an earlier call, with n=3\n" in kept.summary()
+    assert "planned in" not in fresh.summary()
 
 
 def test_nodes_say_where_they_run_and_why() -> None:
@@ -234,10 +247,10 @@ def test_a_report_without_kernels_speaks_of_none() -> None:
 def test_json_has_a_schema_and_everything_but_the_shaders() -> None:
     found = report()
     content = json.loads(found.to_json())
-    assert (content["schema"], content["version"]) == ("onnx-wgpu explain", 1)
+    assert (content["schema"], content["version"]) == ("onnx-wgpu explain", 2)
     assert content["device"] == "Test GPU" and content["mode"] == "gpu"
     assert content["kernels"][0]["label"] == "MatMul + Add + Relu"
-    assert content["binding"] == {"n": 100}
+    assert content["binding"] == content["decided_at"] == {"n": 100}
     assert content["changes"].keys() == found.changes.keys()
     assert content["values"]["x"] == {
         "dtype": "float32",

@@ -322,6 +322,13 @@ def test_a_slow_gpu_is_left_in_words() -> None:
     assert split(graph, device="cpu").decision == "the CPU, as was asked for"
 
 
+def test_a_missing_gpu_is_the_reason() -> None:
+    found = split(chain(("Calc", 4), ("Host", 1)), device="cpu", no_gpu=True)
+    assert found.decision == "the CPU: no GPU adapter was found"
+    assert found.verdicts["n0"].reason == "no GPU adapter was found"
+    assert found.verdicts["n1"].reason != found.verdicts["n0"].reason
+
+
 def test_nodes_that_only_the_gpu_can_run_stay_there() -> None:
     graph = chain(("Calc", 4))
     found = split(graph, changed(PROFILE, launch_ns=10**6), margin=0.1, has_cpu=lambda n: False)

@@ -29,6 +29,8 @@ def execute(arguments: argparse.Namespace) -> int:
     from engine.runtime.device import adapters
     from engine.tools.console import console, devices_text
 
+    if arguments.profile is None and (arguments.refresh or arguments.json):
+        arguments.profile = ""
     if arguments.profile:
         return _profile(arguments)
     found = adapters()

@@ -34,11 +34,13 @@ def execute(arguments: argparse.Namespace) -> None:
     where = Counter(device for _, device in session.executed())
     counts = where.most_common()
     nodes = ", ".join(f"{count_text(count, 'node')} on the {d.upper()}" for d, count in counts)
-    took = f"first call {session.times.total * 1e3:.2f} ms (warm: see bench)"
-    first = f"{arguments.model.name} on {session.device_name}: {took}"
+    took = f"first call {session.times.total * 1e3:.2f} ms (later ones: onnx-wgpu bench)"
+    on = session.device_name if where["gpu"] else "the CPU (NumPy)"
+    ran = nodes or "nothing: the result is constant"
+    ran += " (why: onnx-wgpu explain)" if where["cpu"] and arguments.device != "cpu" else ""
     lines = [
-        first,
-        f"  ran  {nodes}" if nodes else "  ran  nothing: the result is constant",
+        f"{arguments.model.name} on {on}: {took}",
+        f"  ran  {ran}",
         f"  in   {describe(feeds)}",
     ]
     for arg, value in zip(session.get_outputs(), results, strict=True):

@@ -12,6 +12,7 @@ import numpy as np
 from engine.compiler import Choices
 from engine.costs import evaluate_all
 from engine.dims import Dim, ceildiv, evaluate, symbols_of
+from engine.explain.memory import memory_at
 from engine.explain.prices import prices
 from engine.explain.report import (
     BodyRow,
@@ -26,6 +27,7 @@ from engine.explain.report import (
 )
 from engine.ir import Graph, Node, Value
 from engine.options import Options
+from engine.partition import Partition
 from engine.passes import PipelineResult
 from engine.placement import Model
 from engine.plan import Dispatch, Plan
@@ -39,6 +41,7 @@ def explain(
     options: Options,
     measured: Measured | None = None,
     bodies: Sequence[BodyRow] = (),
+    binding: Mapping[str, int] | None = None,
 ) -> Report:
     """The report of a plan.
 
@@ -49,10 +52,24 @@ def explain(
         options: as the plan was made with.
         measured: times of calls, if they were measured.
         bodies: of the graph's control flow nodes, as far as the caller knows them.
+        binding: the sizes of the call that the figures are for; those that decided the plan by
+            default.
     """
-    choices = Choices(passed, options, plan.target, plan.profile, plan.binding)
-    found = _Builder(plan, choices.model(), options, measured).report(passed, device, choices)
+    if binding is None or binding.items() <= plan.binding.items():
+        binding = plan.binding
+    choices = Choices(passed, options, plan.target, plan.profile, binding)
+    builder = _Builder(plan, choices.model(), binding, placed_at(plan, choices), options, measured)
+    found = builder.report(passed, device, choices)
     return replace(found, bodies=tuple(bodies))
+
+
+def placed_at(plan: Plan, choices: Choices) -> Partition:
+    """The plan's partition, with what it takes at the sizes of `choices`."""
+    made = plan.partition
+    if dict(choices.binding) == dict(plan.binding):
+        return made
+    on_gpu = [key for key, verdict in made.verdicts.items() if verdict.device == "gpu"]
+    return replace(choices.kept(on_gpu), decision=made.decision)
 
 
 def body_row(path: tuple[str, ...], body: Graph, plan: Plan | None) -> BodyRow:
@@ -68,9 +85,17 @@ class _Builder:
     """Reads the rows of one plan."""
 
     def __init__(
-        self, plan: Plan, model: Model, options: Options, measured: Measured | None
+        self,
+        plan: Plan,
+        model: Model,
+        binding: Mapping[str, int],
+        placed: Partition,
+        options: Options,
+        measured: Measured | None,
     ) -> None:
         self.plan = plan
+        self.binding = binding
+        self.placed = placed
         self.options = options
         self.measured = measured
         self.graph = plan.graph
@@ -96,14 +121,15 @@ class _Builder:
                 self.subgraph_of.update(dict.fromkeys(keys, index))
 
     def report(self, passed: PipelineResult, device: str, choices: Choices) -> Report:
-        plan, memory = self.plan, self.plan.memory
+        plan, placed = self.plan, self.placed
         rows = tuple(self._row(n) for n in self.graph.nodes)
         on_gpu = sum(self.cpu_ms.get(r.key, 0.0) for r in rows if r.device == "gpu")
         work = on_gpu + sum(self.cpu_ms.get(r.key, 0.0) for r in rows if r.device == "cpu")
         found = Report(
             device=device,
-            mode=self.options.device,
-            binding=dict(plan.binding),
+            mode="auto" if self.options.no_gpu else self.options.device,
+            binding=dict(self.binding),
+            decided_at=dict(plan.binding),
             nodes=rows,
             kernels=self.kernels,
             subgraphs=self._subgraphs(rows),
@@ -113,16 +139,12 @@ class _Builder:
             inputs=self.graph.inputs,
             outputs=self.graph.outputs,
             weights_nbytes=_weights_nbytes(plan),
-            predicted_ms=plan.partition.predicted_ms,
-            all_cpu_ms=plan.partition.all_cpu_ms,
-            all_gpu_ms=plan.partition.all_gpu_ms,
-            decision=plan.partition.decision,
+            predicted_ms=placed.predicted_ms,
+            all_cpu_ms=placed.all_cpu_ms,
+            all_gpu_ms=placed.all_gpu_ms,
+            decision=placed.decision,
             gpu_work=on_gpu / work if work else 0.0,
-            memory={
-                "peak": memory.peak_nbytes,
-                "no_reuse": memory.no_reuse_nbytes,
-                "lower_bound": memory.lower_bound_nbytes,
-            },
+            memory=memory_at(plan, self.binding),
             prices=(),
             changes={
                 **{k: Changes(r.applied, r.near_misses) for k, r in passed.results.items()},
@@ -131,10 +153,10 @@ class _Builder:
             measured=self.measured,
             shaders=tuple(k.wgsl for k in plan.kernels),
         )
-        return replace(found, prices=tuple(prices(found.reasons(), plan.partition, choices)))
+        return replace(found, prices=tuple(prices(found.reasons(), placed, choices)))
 
     def _row(self, node: Node) -> NodeRow:
-        verdict = self.plan.partition.verdicts[node.key]
+        verdict = self.placed.verdicts[node.key]
         where: str = verdict.device
         reason = verdict.reason
         if node.key not in self.subgraph_of:
@@ -221,14 +243,14 @@ class _Builder:
                 size = plan.tensor(step.value).size
                 packing = plan.storages[step.value].packing
                 sizes.append(0 if size is None else ceildiv(size, packing) * 4)
-        for move, nbytes in zip(moves, evaluate_all(sizes, plan.binding), strict=True):
+        for move, nbytes in zip(moves, evaluate_all(sizes, self.binding), strict=True):
             value, direction, subgraph = move
             yield TransferRow(value, direction, nbytes, subgraph)
 
     def _values(self) -> dict[str, ValueRow]:
         names = dict.fromkeys(n for node in self.graph.nodes for n in (*node.reads, *node.writes))
         names.update(dict.fromkeys((*self.graph.inputs, *self.graph.outputs)))
-        return {n: _value(self.graph.values[n], self.plan.binding) for n in names}
+        return {n: _value(self.graph.values[n], self.binding) for n in names}
 
 
 def _value(value: Value, binding: Mapping[str, int]) -> ValueRow:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from engine.explain.report import Report
 
 SCHEMA = "onnx-wgpu explain"
-VERSION = 1
+VERSION = 2
 """Raised when a field changes its meaning or goes; new fields may come without that."""
 
 
@@ -29,6 +29,7 @@ def to_dict(report: Report) -> dict[str, Any]:
         "device": report.device,
         "mode": report.mode,
         "binding": report.binding,
+        "decided_at": report.decided_at,
         "summary": _summary(report),
         "subgraphs": [asdict(s) for s in report.subgraphs],
         "nodes": [asdict(n) for n in report.nodes],

@@ -56,7 +56,7 @@ class KernelRow:
         subgraph: index of its subgraph.
         shader_names: WGSL files of its alternatives.
         shaders: indices of its alternatives in `Report.shaders`.
-        predicted_ms: at the sizes that decided the plan.
+        predicted_ms: at `Report.binding`.
         measured_ms: None unless it was measured.
     """
 
@@ -90,7 +90,7 @@ class SubgraphRow:
 
 @dataclass(frozen=True)
 class TransferRow:
-    """A value that crosses once per call; bytes at the sizes that decided the plan.
+    """A value that crosses once per call; bytes at `Report.binding`.
 
     Attributes:
         value: its name.
@@ -128,7 +128,7 @@ class ValueRow:
     Attributes:
         dtype: ONNX's name; "" if it is not a tensor.
         shape: as the plan knows it, sizes that calls bind by name; None if the rank is unknown.
-        sizes: the shape at the sizes that decided the plan; None where data decide.
+        sizes: the shape at `Report.binding`; None where data decide.
         constant: whether it is known when planning (weights).
     """
 
@@ -197,7 +197,8 @@ class Report:
     Attributes:
         device: adapter, or "CPU (NumPy)".
         mode: what was asked for: "auto", "gpu" or "cpu".
-        binding: the sizes that decided the plan.
+        binding: the sizes of the call that the figures are for.
+        decided_at: the sizes that decided the plan; others, if an earlier call made it.
         nodes: of the optimised graph, in order.
         kernels: dispatches, in order.
         subgraphs: in the order in which they run.
@@ -219,6 +220,7 @@ class Report:
     device: str
     mode: str
     binding: dict[str, int]
+    decided_at: dict[str, int]
     nodes: tuple[NodeRow, ...]
     kernels: tuple[KernelRow, ...]
     subgraphs: tuple[SubgraphRow, ...]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from engine.explain.changes import changes_text, full_changes_text
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PAGE = 40
 """Lines after which the summary is said again at the end."""
 
+_MOST_NAME = 40
 _MOST_REASONS = 12
 _MOST_BODIES = 6
 _WORDS = {
@@ -32,7 +33,11 @@ def summary(report: Report) -> str:
     """What a person reads in ten seconds."""
     counts = Counter(n.device for n in report.nodes)
     where = ", ".join(f"{counts[d]} {_WORDS[d]}" for d in _WORDS if counts[d])
-    sizes = ", ".join(f"{k}={v}" for k, v in report.binding.items())
+    sizes = _sizes(report.binding)
+    decision = report.decision
+    if report.decided_at != report.binding:
+        sizes += f"; planned in an earlier call, with {_sizes(report.decided_at)}"
+        decision += ", at the sizes of that call" if report.mode == "auto" else ""
     gpu, cpu = report.count("gpu"), report.count("cpu")
     lines = [
         f"device     {report.device}",
@@ -51,10 +56,14 @@ def summary(report: Report) -> str:
         f"predicted  {ms_text(report.predicted_ms)} by the device's profile; all on the CPU "
         f"{ms_text(report.all_cpu_ms)}, all that can be on the GPU {ms_text(report.all_gpu_ms)}"
     )
-    lines.append(f"chosen     {report.decision}")
+    lines.append(f"chosen     {decision}")
     if report.measured is not None:
         lines.append(_measured_line(report))
     return "\n".join([*lines, *_reason_lines(report)])
+
+
+def _sizes(binding: Mapping[str, int]) -> str:
+    return ", ".join(f"{name}={size}" for name, size in binding.items())
 
 
 def _gpu_lines(report: Report) -> list[str]:
@@ -154,10 +163,11 @@ def report_text(report: Report, passes: bool) -> str:
 def _node_lines(report: Report) -> Iterator[str]:
     """The nodes by subgraph, under what the subgraph is."""
     ops = max((len(n.op_type) for n in report.nodes), default=0)
+    names = min(max((len(n.name) for n in report.nodes), default=0), _MOST_NAME)
     measured = report.measured is not None
     times = f"  {'predicted':>11}" + (f"  {'measured':>11}" if measured else "")
     if report.subgraphs:
-        yield f"{times}  {'operator':{ops}}  {'node':40}  where, or why not on the GPU"
+        yield f"{times}  {'operator':{ops}}  {'node':{names}}  where, or why not on the GPU"
     for index, part in enumerate(report.subgraphs):
         kernels = f" in {count_text(part.kernels, 'kernel')}" if part.kernels else ""
         times = f"predicted {ms_text(part.predicted_ms)}"
@@ -169,12 +179,12 @@ def _node_lines(report: Report) -> Iterator[str]:
         told: set[int] = set()
         for node in report.nodes:
             if node.subgraph == index:
-                yield _node_line(report, node, told, ops, measured)
+                yield _node_line(report, node, told, (ops, names), measured)
         yield from _transfer_lines(report, index, "download")
     rest = [n for n in report.nodes if n.subgraph is None]
     if rest:
         yield f"never run: {count_text(len(rest), 'node')}"
-        yield from (_node_line(report, node, set(), ops, measured) for node in rest)
+        yield from (_node_line(report, node, set(), (ops, names), measured) for node in rest)
 
 
 def _transfer_lines(report: Report, subgraph: int, direction: str) -> list[str]:
@@ -187,19 +197,22 @@ def _transfer_lines(report: Report, subgraph: int, direction: str) -> list[str]:
     return textwrap.wrap(text, 108, initial_indent=f"  {sign} ", subsequent_indent="    ")
 
 
-def _node_line(report: Report, node: NodeRow, told: set[int], ops: int, measured: bool) -> str:
+def _node_line(
+    report: Report, node: NodeRow, told: set[int], widths: tuple[int, int], measured: bool
+) -> str:
     """A line: predicted and measured time, operator, name, and the kernel or the reason.
 
     The time of a kernel stands at the first of its nodes; `told` has the kernels seen so far.
+    `widths` are those of operators and names.
     """
+    ops, names = widths
     first = not node.kernels or node.kernels[0] not in told
     told.update(node.kernels)
     times = f"  {_ms_cell(node.predicted_ms, first)}"
     if measured:
         times += f"  {_ms_cell(node.measured_ms, first)}"
-    return (
-        f"{times}  {node.op_type:{ops}}  {short(node.name, 40):40}  {_where(report, node)}".rstrip()
-    )
+    name = short(node.name, _MOST_NAME)
+    return f"{times}  {node.op_type:{ops}}  {name:{names}}  {_where(report, node)}".rstrip()
 
 
 def _ms_cell(ms: float | None, first: bool) -> str:

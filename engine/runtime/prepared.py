@@ -37,6 +37,7 @@ class Prepared:
         make_passed: returns what the passes did to get to its graph.
         options: as it was planned with.
         decided: sizes at which its split was found to be the best, or nearly.
+        binding: sizes of the last call that it was for.
     """
 
     plan: Plan
@@ -45,6 +46,7 @@ class Prepared:
     make_passed: Callable[[], PipelineResult]
     options: Options
     decided: list[Mapping[str, int]] = field(default_factory=list)
+    binding: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def passed(self) -> PipelineResult:

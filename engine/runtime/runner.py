@@ -252,6 +252,7 @@ class Runner:
             if distance <= FAR or not self._improves(prepared, options, binding):
                 self.prepared.remove(prepared)
                 self.prepared.insert(0, prepared)
+                prepared.binding = binding
                 return prepared, binding
         return self._compile(feeds, known, options, around, signature, key)
 
@@ -298,7 +299,7 @@ class Runner:
             for guard in GuardTable(plan.guards).broken(binding):
                 raise PlanError(f"no plan fits these sizes: it would need that {guard}")
         executor = Executor(plan, self.device, self.constants, self._run_body)
-        prepared = Prepared(plan, executor, key, lambda: passed, used, [dict(binding)])
+        prepared = Prepared(plan, executor, key, lambda: passed, used, [dict(binding)], binding)
         self.compiled += 1
         self.prepared.insert(0, prepared)
         if len(self.prepared) > MAX_PLANS:

@@ -91,6 +91,8 @@ class InferenceSession:
         device = _from_providers(providers, device)
         if require_gpu and device == "auto":
             device = "gpu"
+        if require_gpu and device == "cpu":
+            raise EngineError("require_gpu is set, and so is that everything runs on the CPU")
         options = Options(device=check_device(device), disable=frozenset(disable))
         if options.disable:
             from engine.compiler import check_options
@@ -118,7 +120,7 @@ class InferenceSession:
         self._device = self._open_device()
         self._runner = self._make_runner()
         if require_gpu and has_static_inputs(self._face.graph) and not self._runner.planning:
-            self._check_placement(self._runner.plan(stand_ins(self._face.graph)))
+            check_all_gpu(self._runner.plan(stand_ins(self._face.graph)).partition)
 
     def _open_device(self) -> Device | None:
         if self._options.device == "cpu":
@@ -146,7 +148,7 @@ class InferenceSession:
         constants = None
         about: tuple[object, ...] = ()
         if device is None:
-            options = Options("cpu", options.disable)
+            options = Options("cpu", options.device == "auto", options.disable)
             profile = self._profile or calibrate.cpu_profile()
             about = (profile,)
         else:
@@ -211,7 +213,7 @@ class InferenceSession:
         with self._locked():
             feeds = self._check_feeds(input_feed)
             if self._require_gpu:
-                self._check_placement(self._runner.plan(feeds))
+                check_all_gpu(self._runner.plan(feeds).partition)
             self._runner.forget()
             with self._device.guarded("a call") if self._device else nullcontext():
                 if self._recording is not None:
@@ -324,7 +326,8 @@ class InferenceSession:
         where = self.device_name
         if self._profile is not None:
             where += f", planned as for {self._profile.name}"
-        return explain(plan, found.passed, where, found.options, measured, bodies)
+        options = found.options
+        return explain(plan, found.passed, where, options, measured, bodies, found.binding)
 
     def executed(self) -> list[tuple[Node, str]]:
         """Nodes that the last run computed, and where: "gpu" (in a dispatch) or "cpu".
@@ -390,11 +393,6 @@ class InferenceSession:
             elif declared.constant is None and not isinstance(declared.type, OptionalType):
                 raise InputError(f"input {name!r} is missing; expected {declared.type}")
         return feeds
-
-    def _check_placement(self, plan: Plan) -> None:
-        if self._device is None:
-            raise DeviceError("require_gpu is set, and there is no GPU device")
-        check_all_gpu(plan.partition)
 
 
 def _named(profile: DeviceProfile | str | PathLike[str] | None) -> DeviceProfile | None:

@@ -268,10 +268,17 @@ def test_require_gpu_lists_nodes_and_reasons() -> None:
         np.testing.assert_array_equal(session.run(["z"], FEED)[0], -SUM)
 
 
-def test_require_gpu_without_a_device() -> None:
-    with affine("cpu", require_gpu=True) as session:
-        with pytest.raises(DeviceError, match="no GPU device"):
-            session.run(None, FEED)
+def test_require_gpu_contradicts_the_cpu() -> None:
+    with pytest.raises(EngineError, match="require_gpu is set, and so is"):
+        affine("cpu", require_gpu=True)
+
+
+def test_without_an_adapter_that_is_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session_module, "adapters", lambda: [])
+    with affine("auto") as session:
+        found = session.explain(FEED)
+    assert found.mode == "auto" and found.decision == "the CPU: no GPU adapter was found"
+    assert {n.reason for n in found.nodes} == {"no GPU adapter was found"}
 
 
 @pytest.mark.gpu

@@ -53,7 +53,7 @@ def test_the_page_needs_nothing_else() -> None:
     assert set(re.findall(r"https?://[^\s\"'<>]+", page)) == {"http://www.w3.org/2000/svg"}
     content = data_of(page)
     assert content["title"] == "between.onnx"
-    assert content["shaders"] and content["version"] == 1
+    assert content["shaders"] and content["version"] == 2
 
 
 def test_names_cannot_break_out_of_the_page() -> None:

@@ -32,16 +32,16 @@ def difference_text(d: Difference) -> str:
 def finding_lines(finding: Finding) -> list[str]:
     """What is wrong, where, by how much, and how to see it again."""
     blame = f" {finding.blame}" if finding.blame else ""
-    lines = [f"to blame: {KINDS[finding.kind]}{blame}"]
+    lines, beside = [f"to blame: {KINDS[finding.kind]}{blame}"], "differs"
     if finding.kind == "nan":
-        lines = [f"{finding.blame} begins here"]
+        lines, beside = [f"{finding.blame} begins here"], "NumPy"
     if finding.node:
         lines.append(f"  node     {finding.node}")
     if finding.origin:
         names = ", ".join(finding.origin[:MAX_SHOWN])
         more = len(finding.origin) - MAX_SHOWN
         lines.append(f"  model    {names}" + (f", {more} more" if more > 0 else ""))
-    lines += [f"  differs  {difference_text(d)}" for d in finding.differences[:MAX_SHOWN]]
+    lines += [f"  {beside:7}  {difference_text(d)}" for d in finding.differences[:MAX_SHOWN]]
     lines += [f"  note     {note}" for note in finding.notes]
     if finding.model is not None:
         alone = "shows it alone" if finding.alone else "does not show it alone"

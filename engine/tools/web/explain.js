@@ -499,8 +499,9 @@ function summarise() {
     if (count) bar.append(element("i", { class: style, style: `flex:${count};background:var(--${style})` }));
   }
   section.append(tiles, bar, element("div", { class: "note" }, report.device));
-  const sizes = Object.entries(report.binding).map(([name, size]) => `${name}=${size}`);
-  if (sizes.length) section.append(element("div", { class: "note" }, `at ${sizes.join(", ")}`));
+  const sizes = (binding) => Object.entries(binding).map(([name, size]) => `${name}=${size}`).join(", ");
+  const now = sizes(report.binding), before = sizes(report.decided_at);
+  if (now) section.append(element("div", { class: "note" }, `at ${now}` + (before === now ? "" : `; planned in an earlier call, with ${before}`)));
   if (s.decision) section.append(element("div", { class: "note" }, `chosen: ${s.decision}`));
   if (report.reasons.length) section.append(element("h2", {}, "On the CPU because"), ...report.reasons.map(reasonText));
   section.append(element("h2", {}, report.measured ? "Most time, as measured" : "Most time, as predicted"), slowestTable());
