@@ -19,12 +19,13 @@ from engine.errors import (
     ShapeError,
     UnsupportedOpError,
 )
+from engine.version import VERSION
 
 if TYPE_CHECKING:
     from engine.runtime.session import InferenceSession
     from engine.runtime.values import DeviceValue
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "DeviceError",

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from engine import __version__
 from engine.commands import COMMANDS
 from engine.errors import DeviceError, EngineError, UnsupportedOpError
+from engine.version import VERSION
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="onnx-wgpu", description="Runs ONNX models on the GPU through WebGPU shaders."
     )
-    parser.add_argument("--version", action="version", version=f"onnx-wgpu {__version__}")
+    parser.add_argument("--version", action="version", version=f"onnx-wgpu {VERSION}")
     commands = parser.add_subparsers(metavar="COMMAND")
     for name in COMMANDS:
         command = import_module(f"engine.commands.{name}")
