@@ -16,6 +16,7 @@ from engine.lowering import Lowerer
 from engine.memory import Interval, MemoryPlan, Slot, assign
 from engine.partition import Partition
 from engine.plan import Append, Dispatch, Plan, Step, epochs
+from engine.shader import Kernel
 from engine.target import Target
 from engine.tuning import Tuning
 
@@ -134,11 +135,11 @@ def _intervals(
     """When each value is in a buffer: from its first step to its last."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
-    for index, step in enumerate(steps):
+    for step, (start, end) in zip(steps, _turns(steps, lowerer.rendered), strict=True):
         for name in _touched(step):
             if name not in fixed:
-                first.setdefault(name, index)
-                last[name] = index
+                first.setdefault(name, start)
+                last[name] = end
     intervals = []
     for name, start in first.items():
         tensor = lowerer.scratch.get(name) or graph.tensor(name)
@@ -147,6 +148,23 @@ def _intervals(
         nbytes = lowerer.storage(name).nbytes(tensor.shape)
         intervals.append(Interval(name, start, last[name], nbytes))
     return intervals
+
+
+def _turns(steps: Sequence[Step], kernels: Sequence[Kernel]) -> list[tuple[int, int]]:
+    """First and last of the steps that each takes turns with: what one of them reads or writes has
+    to last through all turns."""
+    runs: list[list[int]] = []
+    before: tuple[str, ...] = ()
+    for index, step in enumerate(steps):
+        nodes: tuple[str, ...] = ()
+        if isinstance(step, Dispatch) and any(kernels[v.kernel].repeats for v in step.variants):
+            nodes = step.nodes
+        if nodes and nodes == before:
+            runs[-1].append(index)
+        else:
+            runs.append([index])
+        before = nodes
+    return [(run[0], run[-1]) for run in runs for _ in run]
 
 
 def _touched(step: Step) -> set[str]:

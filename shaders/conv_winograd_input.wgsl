@@ -1,13 +1,20 @@
 // Winograd's transform of the input of a 3x3 convolution: one tile of one channel an invocation.
 // spec: ONNX Conv-22
 // x: [N, channels, in_h, in_w] f32
-// spread: [(SIZE + 2)^2, tiles, channels] f32, tiles being [N, tiles_h, tiles_w]
+// spread: [(SIZE + 2)^2, channels, pitch] f32: rows of tiles, those of all images under each other
 // TRANSFORM: loads, sums and stores, from engine/ops/_conv_winograd.py
+// flags: BANDS (rows of tiles from repeat_index() * band_rows on)
 // overrides: SIZE, outputs of a tile along an axis
 // dispatch: one workgroup computes WORKGROUP_SIZE tiles
 struct Params {
     tiles_h: u32,
     tiles_w: u32,
+    tiles: u32,
+    pitch: u32,
+//# if BANDS
+    band_rows: u32,
+    last_row: u32,
+//# endif
     count: u32,
     channels: u32,
     in_h: u32,
@@ -31,9 +38,14 @@ fn main(
     if (index >= params.count) {
         return;
     }
-    let channel = index % params.channels;
-    let tile = index / params.channels;
+    let channel = index / params.pitch;
+    let tile = min(index % params.pitch, params.tiles - 1u);
+//# if BANDS
+    let tile_rest = tile / params.tiles_w
+        + min(repeat_index() * params.band_rows, params.last_row);
+//# else
     let tile_rest = tile / params.tiles_w;
+//# endif
     let n = tile_rest / params.tiles_h;
     let first_h = i32((tile_rest % params.tiles_h) * SIZE) - params.pad_h;
     let first_w = i32((tile % params.tiles_w) * SIZE) - params.pad_w;

@@ -1,15 +1,21 @@
 // The end of Winograd's 3x3 convolution: one tile of one channel an invocation.
 // spec: ONNX Conv-22
-// products: [(SIZE + 2)^2, tiles, channels] f32, tiles being [N, tiles_h, tiles_w]
+// products: [(SIZE + 2)^2, channels, pitch] f32: rows of tiles, those of all images under each other
 // b: [channels] f32, with BIAS
 // y: [N, channels, out_h, out_w] f32
 // TRANSFORM: loads, sums and stores, from engine/ops/_conv_winograd.py
-// flags: BIAS
+// flags: BIAS; BANDS (rows of tiles from repeat_index() * band_rows on)
 // overrides: SIZE, outputs of a tile along an axis
 // dispatch: one workgroup computes WORKGROUP_SIZE tiles
 struct Params {
     tiles_h: u32,
     tiles_w: u32,
+    tiles: u32,
+    pitch: u32,
+//# if BANDS
+    band_rows: u32,
+    last_row: u32,
+//# endif
     count: u32,
     channels: u32,
     out_h: u32,
@@ -31,12 +37,17 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
 ) {
     let index = flat_index(id, groups);
-    if (index >= params.count) {
+    let channel = index / params.pitch;
+    let tile = index % params.pitch;
+    if (index >= params.count || tile >= params.tiles) {
         return;
     }
-    let channel = index % params.channels;
-    let tile = index / params.channels;
+//# if BANDS
+    let tile_rest = tile / params.tiles_w
+        + min(repeat_index() * params.band_rows, params.last_row);
+//# else
     let tile_rest = tile / params.tiles_w;
+//# endif
     let n = tile_rest / params.tiles_h;
     let oh = (tile_rest % params.tiles_h) * SIZE;
     let ow = (tile % params.tiles_w) * SIZE;

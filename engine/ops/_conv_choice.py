@@ -11,38 +11,79 @@ from engine.ops._convolution import Geometry, pack_of
 from engine.ops._variants import CLEARLY, SHARED_BY, loop_clocks, parts_clocks, shares_loads
 from engine.target import Target
 
-_SHARED_TILES = ((16, 4, 100), (16, 7, 95), (8, 4, 70))
-"""Output channels, pixels, and relative speed of tiles with shared weights.
+_SHARED_TILES = ((16, 4), (32, 4), (16, 7), (8, 4))
+"""Output channels and pixels of tiles with shared weights, the usual one first.
 
-Few and of moderate size: a driver takes 0.1 to 0.6 s to compile one.
+Few and of moderate size: a driver takes 0.1 to 0.4 s to compile one, and 0.9 s for (32, 7).
 """
+LOAD, LOAD_FOUR = 24, 52
+"""What software takes for eight loads or stores, of one or of four neighbours, in products."""
 
 
-def shared_tile(group_out: Dim, rows: Dim, width: Dim) -> tuple[int, int]:
-    """Output channels and pixels of an invocation, for `rows` rows of `width` pixels.
+@dataclass(frozen=True)
+class Loop:
+    """The inner loop of a kernel of register tiles, to estimate its time.
 
-    The best tile is fast, and leaves few invocations of a subgroup and few channels idle.
+    Attributes:
+        trips: how often it runs. taps: products of a pixel and a channel in one trip.
+        reach: pixels from the first to the last that `columns` neighbours meet in one trip are
+            `columns * reach[0] + reach[1]`.
     """
 
-    def score(tile: tuple[int, int, int]) -> float:
-        channels, columns, speed = tile
-        if channels > 8 and (bounds(group_out)[1] or channels) <= channels // 2:
-            return 0
-        found = float(speed)
+    trips: Dim
+    taps: int
+    reach: tuple[int, int]
+
+    def pixels(self, columns: int) -> int:
+        """Pixels that a tile of `columns` meets in one trip."""
+        return columns * self.reach[0] + self.reach[1]
+
+    def clocks(self, geo: Geometry, variant: Variant, rows: int, width: int) -> int:
+        """Estimate for a geometry of known sizes."""
+        tile, (lanes, stack) = variant.tile, variant.workgroup
+        tiles, blocks = rows * -(-width // tile.columns), geo.group * blocks_of(geo, tile)
+        assert isinstance(self.trips, int) and isinstance(blocks, int)
+        waves = -(-tiles // lanes) * -(-blocks // stack)
+        pixels = self.pixels(tile.columns)
+        loads = -(-pixels // 4) if tile.wide else pixels
+        products = tile.rows * tile.columns * self.taps
+        words = pixels + (tile.rows * self.taps if stack > 1 else 0)
+        return loop_clocks(self.trips, waves, products + loads + 5, words)
+
+
+def shared_tile(group_out: Dim, rows: Dim, width: Dim, loop: Loop) -> tuple[int, int]:
+    """Output channels and pixels of an invocation, for `rows` rows of `width` pixels.
+
+    The best tile has few loads for its products, and leaves few invocations of a subgroup and few
+    channels idle. Of sizes that are open, an output of whole tiles is assumed.
+    """
+    trips = bounds(loop.trips)[0] or 1
+
+    def price(tile: tuple[int, int]) -> float:
+        """Products that would take as long as one that counts does."""
+        channels, columns = tile
+        fours = columns % 4 == 0 and divisible(width, 4).known is not False
+        each = LOAD_FOUR / 4 if fours else LOAD
+        shared = channels * loop.taps * LOAD_FOUR / 32
+        trip = channels * columns * loop.taps + loop.pixels(columns) * each + shared
+        ends = channels * (columns * each + LOAD)
+        found = (trips * trip + ends) / (channels * columns)
         if isinstance(group_out, int):
-            found *= group_out / max(-(-group_out // channels) * channels, 1)
+            found *= -(-group_out // channels) * channels / max(group_out, 1)
         if isinstance(width, int):
             count = -(-width // columns)
-            found *= width / max(count * columns, 1)
+            found *= count * columns / max(width, 1)
             if isinstance(rows, int):
-                found *= rows * count / max(-(-rows * count // SHARED_BY) * SHARED_BY, 1)
-            found *= 0.9 if width % 4 and columns == 4 else 1
-        elif columns != 4:
-            return 0
+                found *= -(-rows * count // SHARED_BY) * SHARED_BY / max(rows * count, 1)
         return found
 
-    channels, columns, _ = max(_SHARED_TILES, key=score)
-    return channels, columns
+    sure = isinstance(group_out, int), isinstance(width, int)
+    fitting = [
+        (channels, columns)
+        for channels, columns in _SHARED_TILES
+        if (sure[0] or channels <= 16) and (sure[1] or columns == 4)
+    ]
+    return min(fitting, key=price)
 
 
 @dataclass(frozen=True)
@@ -63,7 +104,7 @@ STYLES = {
     "spread-4x4": Variant(Tile(4, 4), (8, 8)),
     **{
         f"subgroup-{rows}x{columns}": Variant(Tile(rows, columns, shared=True), (SHARED_BY, 1))
-        for rows, columns, _ in _SHARED_TILES
+        for rows, columns in _SHARED_TILES
     },
 }
 """Tiles by the names that tuning knows them by."""
@@ -91,33 +132,6 @@ def _styled_variants(geo: Geometry, width: Dim, wide: bool, step: str) -> list[V
     if wide and tile.columns % 4 == 0 and whole.known is not False:
         found.insert(0, replace(wanted, tile=replace(tile, wide=True), when=(whole,)))
     return found
-
-
-@dataclass(frozen=True)
-class Loop:
-    """The inner loop of a kernel of register tiles, to estimate its time.
-
-    Attributes:
-        trips: how often it runs. taps: products of a pixel and a channel in one trip.
-        reach: pixels from the first to the last that `columns` neighbours meet in one trip are
-            `columns * reach[0] + reach[1]`.
-    """
-
-    trips: Dim
-    taps: int
-    reach: tuple[int, int]
-
-    def clocks(self, geo: Geometry, variant: Variant, rows: int, width: int) -> int:
-        """Estimate for a geometry of known sizes."""
-        tile, (lanes, stack) = variant.tile, variant.workgroup
-        tiles, blocks = rows * -(-width // tile.columns), geo.group * blocks_of(geo, tile)
-        assert isinstance(self.trips, int) and isinstance(blocks, int)
-        waves = -(-tiles // lanes) * -(-blocks // stack)
-        pixels = tile.columns * self.reach[0] + self.reach[1]
-        loads = -(-pixels // 4) if tile.wide else pixels
-        products = tile.rows * tile.columns * self.taps
-        words = pixels + (tile.rows * self.taps if stack > 1 else 0)
-        return loop_clocks(self.trips, waves, products + loads + 5, words)
 
 
 def blocks_of(geo: Geometry, tile: Tile) -> Dim:

@@ -63,11 +63,23 @@ class Tile:
         Those of all taps lie one after the other from element index `weights` on.
         """
         lines, found = self._weights(len(taps), weights, suffix)
+        count = len(self.quads)
+        names = {(tap, q): f"w{suffix}{tap}_{q}" for tap in range(len(taps)) for q in self.quads}
+        if self.shared:
+            # sum by sum: so many sums are in memory, and each is fetched and put back once
+            for q in self.quads:
+                for tap in range(len(taps)):
+                    lines.append(f"let {names[tap, q]} = {found[tap * count + q]};")
+                for j in range(self.columns):
+                    terms = (f" + {pixels[j]} * {names[tap, q]}" for tap, pixels in enumerate(taps))
+                    lines.append(f"a{j}_{q} = a{j}_{q}{''.join(terms)};")
+            return lines
         for tap, pixels in enumerate(taps):
             for q in self.quads:
-                name = f"w{suffix}{tap}_{q}"
-                lines.append(f"let {name} = {found[tap * len(self.quads) + q]};")
-                lines += [f"a{j}_{q} += {pixel} * {name};" for j, pixel in enumerate(pixels)]
+                lines.append(f"let {names[tap, q]} = {found[tap * count + q]};")
+                lines += [
+                    f"a{j}_{q} += {pixel} * {names[tap, q]};" for j, pixel in enumerate(pixels)
+                ]
         return lines
 
     def _weights(self, taps: int, at: str, suffix: str) -> tuple[list[str], list[str]]:

@@ -8,14 +8,14 @@ Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016;
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
 
 import numpy as np
 
-from engine.dims import Dim, ceildiv, dmax, is_static, product
+from engine.dims import Dim, ceildiv, is_static, product
 from engine.dtypes import FLOAT32
 from engine.ir import Array
 from engine.ops import KernelCall, Lowering, Stage, linear
@@ -37,6 +37,10 @@ twice as large.
 """
 STYLES = {"winograd-2x2": 2, "winograd-4x4": 4}
 """Sizes of tiles by the names that tuning knows them by."""
+
+BAND_NBYTES = 1 << 22
+"""Of transformed input and output that lie between the kernels at a time."""
+MAX_BANDS = 1000
 
 COSTS = {False: (26, 5), True: (40, 12)}
 """What software takes for an element of a transform, and for a weight, in products.
@@ -206,14 +210,48 @@ def output_text(size: int) -> str:
 
 
 def _weights(size: int) -> Callable[[Array], Array]:
-    """Makes [places * places, channels, out_channels] of weights."""
+    """Makes [places * places, out_channels, channels] of weights."""
 
     def make(w: Array) -> Array:
         turn = np.array([[float(v) for v in row] for row in transforms(size).weights])
-        found = np.einsum("ia,ocab,jb->ijco", turn, w.reshape(*w.shape[:2], TAPS, TAPS), turn)
+        found = np.einsum("ia,ocab,jb->ijoc", turn, w.reshape(*w.shape[:2], TAPS, TAPS), turn)
         return np.ascontiguousarray(found.reshape(-1, *found.shape[2:]), dtype=np.float32)
 
     return make
+
+
+@dataclass(frozen=True)
+class Bands:
+    """The tiles of a convolution of known sizes, in runs of rows that are computed in turn.
+
+    What the transforms write for a band stays in a cache until it is read, and fits a binding.
+
+    Attributes:
+        rows, columns: of tiles, those of all images under each other.
+        height: rows of a band. count: bands; the last one may repeat rows of the one before.
+        row_nbytes: what transforms write for a row of tiles.
+    """
+
+    rows: int
+    columns: int
+    height: int
+    count: int
+    row_nbytes: int
+
+    @property
+    def tiles(self) -> int:
+        """Tiles of a band, with some that only make it a multiple of four."""
+        return -(-self.height * self.columns // 4) * 4
+
+
+def bands(geo: Geometry, size: int) -> Bands:
+    """Bands of equal height."""
+    _, out_h, out_w = geo.win.out
+    rows, columns = geo.batch * ceildiv(out_h, size), ceildiv(out_w, size)
+    row_nbytes = 4 * (size + TAPS - 1) ** 2 * columns * (geo.group_in + geo.group_out)
+    assert isinstance(rows, int) and isinstance(columns, int) and isinstance(row_nbytes, int)
+    count = min(MAX_BANDS, -(-rows // max(1, BAND_NBYTES // max(row_nbytes, 1)))) or 1
+    return Bands(rows, columns, -(-rows // count), count, row_nbytes)
 
 
 def fits(view: Lowering, geo: Geometry, size: int) -> bool:
@@ -224,17 +262,12 @@ def fits(view: Lowering, geo: Geometry, size: int) -> bool:
     sizes = (geo.batch, geo.group_in, geo.group_out, *win.size, *win.out, *win.begin)
     if win.strides[1:] != (1, 1) or win.dilations[1:] != (1, 1) or not is_static(sizes):
         return False
-    return _work(geo, size)[1] * 4 <= view.target.max_storage_buffer_binding_size
-
-
-def _work(geo: Geometry, size: int) -> tuple[int, int]:
-    """Tiles, and elements of the largest transformed operand."""
-    _, out_h, out_w = geo.win.out
-    tiles = product((geo.batch, ceildiv(out_h, size), ceildiv(out_w, size)))
-    places, channels = (size + TAPS - 1) ** 2, dmax(geo.group_in, geo.group_out)
-    most = dmax(places * tiles * channels, places * geo.group_in * geo.group_out)
-    assert isinstance(tiles, int) and isinstance(most, int)
-    return tiles, most
+    found = bands(geo, size)
+    weights = 4 * product(((size + TAPS - 1) ** 2, geo.group_in, geo.group_out))
+    assert isinstance(weights, int)
+    return (
+        max(weights, found.height * found.row_nbytes) <= view.target.max_storage_buffer_binding_size
+    )
 
 
 def best_size(view: Lowering, geo: Geometry) -> int:
@@ -248,7 +281,7 @@ def best_size(view: Lowering, geo: Geometry) -> int:
     for size in POINTS:
         if not fits(view, geo, size):
             continue
-        tiles, _ = _work(geo, size)
+        tiles = bands(geo, size).rows * bands(geo, size).columns
         places = (size + TAPS - 1) ** 2
         ins, outs = geo.group_in, geo.group_out
         assert isinstance(ins, int) and isinstance(outs, int) and isinstance(direct, int)
@@ -260,40 +293,49 @@ def best_size(view: Lowering, geo: Geometry) -> int:
 
 
 def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
-    """Transform of the input, products, transform of the output."""
+    """Transform of the input, products, transform of the output; for each band in turn."""
     _, in_h, in_w = geo.win.size
     _, out_h, out_w = geo.win.out
-    tiles_h, tiles_w = ceildiv(out_h, size), ceildiv(out_w, size)
-    tiles, places = geo.batch * tiles_h * tiles_w, (size + TAPS - 1) ** 2
-    v = view.scratch(FLOAT32, (places, tiles, geo.group_in))
-    m = view.scratch(FLOAT32, (places, tiles, geo.group_out))
-    grid: dict[str, Dim | float] = {"tiles_h": tiles_h, "tiles_w": tiles_w}
+    cut, places = bands(geo, size), (size + TAPS - 1) ** 2
+    v = view.scratch(FLOAT32, (places, geo.group_in, cut.tiles))
+    m = view.scratch(FLOAT32, (places, geo.group_out, cut.tiles))
+    grid: dict[str, Dim | float] = {
+        "tiles_h": ceildiv(out_h, size),
+        "tiles_w": cut.columns,
+        "tiles": cut.height * cut.columns,
+        "pitch": cut.tiles,
+    }
+    banded = frozenset({"BANDS"} if cut.count > 1 else ())
+    if banded:
+        grid |= {"band_rows": cut.height, "last_row": cut.rows - cut.height}
     first = KernelCall(
         "conv_winograd_input",
         {"x": view.node.inputs[0], "spread": v},
         {
             **grid,
-            "count": tiles * geo.group_in,
+            "count": cut.tiles * geo.group_in,
             "channels": geo.group_in,
             "in_h": in_h,
             "in_w": in_w,
             "pad_h": geo.win.begin[1],
             "pad_w": geo.win.begin[2],
         },
-        linear(tiles * geo.group_in),
+        linear(cut.tiles * geo.group_in),
+        flags=banded,
         text={"TRANSFORM": input_text(size)},
         overrides={"SIZE": size},
+        repeat=cut.count,
     )
     between = Product(
         kind="f32",
-        a=v,
-        b=view.derived(1, f"winograd{size}", _weights(size)),
-        rows=tiles,
-        columns=geo.group_out,
+        a=view.derived(1, f"winograd{size}", _weights(size)),
+        b=v,
+        rows=geo.group_out,
+        columns=cut.tiles,
         inner=geo.group_in,
         batch=(places,),
-        a_batch=(tiles * geo.group_in,),
-        b_batch=(product((geo.group_in, geo.group_out)),),
+        a_batch=(product((geo.group_in, geo.group_out)),),
+        b_batch=(geo.group_in * cut.tiles,),
     )
     bias = {"b": view.node.inputs[2]} if view.has(2) else {}
     last = KernelCall(
@@ -301,14 +343,26 @@ def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
         {"products": m, **bias, "y": view.node.outputs[0]},
         {
             **grid,
-            "count": tiles * geo.group_out,
+            "count": cut.tiles * geo.group_out,
             "channels": geo.group_out,
             "out_h": out_h,
             "out_w": out_w,
         },
-        linear(tiles * geo.group_out),
-        flags=frozenset({"BIAS"} if bias else ()),
+        linear(cut.tiles * geo.group_out),
+        flags=banded | frozenset({"BIAS"} if bias else ()),
         text={"TRANSFORM": output_text(size)},
         overrides={"SIZE": size},
+        repeat=cut.count,
     )
-    return [(first,), product_stage(between, m, view.target), (last,)]
+    return [(first,), _in_turn(product_stage(between, m, view.target), cut.count), (last,)]
+
+
+def _in_turn(stage: Stage, count: int) -> Stage:
+    """A stage that is dispatched `count` times, each time for the same elements of its values."""
+    if count == 1:
+        return stage
+    turn = "    _ = repeat_index();\n"
+    return tuple(
+        replace(call, repeat=count, text={**call.text, "BODY": turn + call.text["BODY"]})
+        for call in stage
+    )

@@ -52,6 +52,9 @@ from engine.ops._variants import choose, shares_loads
 from engine.windows import Windows, windows
 from engine.work import GpuWork
 
+UNROLL = 4
+"""Input channels in one trip of the loop of a pointwise kernel."""
+
 
 def _windows(view: NodeView) -> Windows:
     check_ranks(view)
@@ -85,10 +88,8 @@ def geometry(view: NodeView) -> Geometry:
     geo = Geometry(_windows(view).without_units(), x[0], group, w[1], group_out, pack_of(group_out))
     if not shares_loads(view.target) or (bounds(group_out)[1] or 8) < 8:
         return geo
-    rows, width = geo.batch * product(geo.win.out[:2]), geo.win.out[2]
-    if _is_pointwise(geo.win):
-        rows, width = geo.batch, product(geo.win.out)
-    pack, columns = shared_tile(group_out, rows, width)
+    rows, width, loop = _loop(geo)
+    pack, columns = shared_tile(group_out, rows, width, loop)
     return replace(geo, pack=pack, columns=columns)
 
 
@@ -155,8 +156,7 @@ def _loop(geo: Geometry) -> tuple[Dim, Dim, Loop]:
     """Rows of tiles of register tiles, pixels of a row, and the inner loop."""
     win = geo.win
     if _is_pointwise(win):
-        unroll = 2 if geo.columns >= 8 else 4
-        loop = Loop(ceildiv(geo.group_in, unroll), unroll, (unroll, 0))
+        loop = Loop(ceildiv(geo.group_in, UNROLL), UNROLL, (UNROLL, 0))
         return geo.batch, product(win.out), loop
     out_d, out_h, out_w = win.out
     width, step = win.kernel[2], win.strides[2]
@@ -188,14 +188,13 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
         names = ("in_h", "in_w", "out_h", "out_w", "stride_d", "stride_h", "stride_w")
         more.update(zip(names, (*win.size[1:], *win.out[1:], *win.strides), strict=True))
     _, _, loop = _loop(geo)
-    unroll = loop.taps
     found = variants(geo, geo.batch, plane, loop, view.target)
     if not geo.columns and not geo.style:
         found.insert(0, Variant(Tile(min(geo.pack, 8), 1), (8, 8), (at_least(2, plane),)))
     calls = []
     for variant in found:
-        whole = divisible(geo.group_in, unroll).known is True
-        text = loops.pointwise(variant.tile, strided, unroll, whole)
+        whole = divisible(geo.group_in, UNROLL).known is True
+        text = loops.pointwise(variant.tile, strided, UNROLL, whole)
         call = tile_call(
             view, "conv_pointwise", geo, variant, geo.batch, plane, plane, text, weights, more
         )

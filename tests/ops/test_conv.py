@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import onnx
@@ -22,6 +23,7 @@ from engine.ops import _conv_winograd as winograd
 from engine.ops._conv_choice import Loop, shared_tile, variants
 from engine.ops._convolution import Geometry, pack_of
 from engine.ops._variants import shares_loads
+from engine.ops.conv import geometry
 from engine.runtime import targets
 from engine.target import Target
 from engine.windows import windows
@@ -456,6 +458,31 @@ def test_winograd(case: OpCase, size: int, monkeypatch: pytest.MonkeyPatch) -> N
     assert made == ([size] if len(case.inputs[0][0]) == 4 else []), "only planes have such tiles"
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", WINOGRAD, ids=case_id)
+def test_winograd_in_bands_of_a_row(case: OpCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(winograd, "BAND_NBYTES", 1)
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    monkeypatch.setattr(winograd, "best_size", lambda view, geo: 2 * winograd.fits(view, geo, 2))
+    check_gpu(case)
+
+
+@given(
+    st.integers(1, 40), st.integers(1, 40), st.integers(1, 3), st.sampled_from((1, 5000, 1 << 20))
+)
+def test_bands_cover_all_rows_of_tiles(height: int, width: int, batch: int, nbytes: int) -> None:
+    case = conv((batch, 8, height + 2, width + 2), (16, 8, 3, 3))
+    graph, node, _ = inferred(case)
+    geo = geometry(NodeView(graph, node))
+    with mock.patch.object(winograd, "BAND_NBYTES", nbytes):
+        found = winograd.bands(geo, 4)
+    assert (found.rows, found.columns) == (batch * -(-height // 4), -(-width // 4))
+    starts = [min(i * found.height, found.rows - found.height) for i in range(found.count)]
+    assert {r for s in starts for r in range(s, s + found.height)} == set(range(found.rows))
+    assert found.height == 1 or found.height * found.row_nbytes <= nbytes
+    assert found.tiles % 4 == 0 and 0 <= found.tiles - found.height * found.columns < 4
+
+
 def test_where_winograd_is_chosen() -> None:
     def size_for(case: OpCase, style: str = "", **of: Any) -> int:
         calls = [c for c in lowered(case, style, **of) if "winograd" in c.shader]
@@ -475,8 +502,8 @@ def test_where_winograd_is_chosen() -> None:
     for attrs in ({"group": 2}, {"strides": [2, 2]}, {"dilations": [2, 2]}):
         assert size_for(case(64, 56, **attrs), "winograd-4x4", software=True) == 0
     assert size_for(case(64, 56).replace(constants=()), "winograd-4x4") == 0
-    huge = case(64, 1500)
-    assert size_for(huge, "winograd-4x4") == 0, "more than a binding may hold"
+    assert size_for(case(64, 1500), "winograd-4x4") == 4, "in bands"
+    assert size_for(case(1024, 16), "winograd-4x4") == 0, "weights for more than a binding may hold"
 
 
 @pytest.mark.gpu
@@ -496,11 +523,14 @@ def test_open_widths_end_in_the_midst_of_a_large_tile(
 
 
 def test_tiles_with_shared_weights_fill_subgroups() -> None:
-    assert shared_tile(64, 1, 56 * 56) == (16, 4)
-    assert shared_tile(512, 1, 7 * 7) == (16, 7)
-    assert shared_tile(512, 7, 7) == (16, 7)
-    assert shared_tile(8, 1, 56 * 56) == (8, 4)
-    assert shared_tile(dims.symbol("c"), dims.symbol("n"), dims.symbol("w")) == (16, 4)
+    pointwise, dense = Loop(16, 4, (4, 0)), Loop(192, 3, (1, 2))
+    assert shared_tile(64, 1, 56 * 56, pointwise) == (32, 4)
+    assert shared_tile(48, 1, 56 * 56, pointwise) == (16, 4), "a third of 64 would be idle"
+    assert shared_tile(16, 1, 7 * 7, pointwise) == (16, 7)
+    assert shared_tile(512, 7, 7, dense) == (16, 7)
+    assert shared_tile(8, 1, 56 * 56, pointwise) == (8, 4)
+    unknown = dims.symbol("c"), dims.symbol("n"), dims.symbol("w")
+    assert shared_tile(*unknown, pointwise) == (16, 4)
 
 
 def test_weights_are_shared_where_subgroups_have_the_right_size() -> None:
