@@ -21,6 +21,7 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.markdown:
         print(to_markdown(rows), end="")
         return
-    from engine.tools.console import console, operators_table
+    from engine.tools.console import console, operators_tables
 
-    console().print(operators_table(rows))
+    for table in operators_tables(rows):
+        console().print(table)

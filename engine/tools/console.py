@@ -17,7 +17,7 @@ from engine.runtime.device import AdapterInfo
 from engine.target import Target
 from engine.tools import bench_report
 from engine.tools.bench import Measurement
-from engine.tools.operators import COLUMNS, Row
+from engine.tools.operators import COLUMNS, Row, types_text
 
 
 def console() -> Console:
@@ -71,15 +71,18 @@ def bench_table(results: Sequence[Measurement]) -> Table:
     return table
 
 
-def operators_table(rows: Sequence[Row]) -> Table:
-    """One row per operator; operators outside ai.onnx with their domain."""
-    table = Table()
-    for name in COLUMNS:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        name, *rest = row.cells
-        table.add_row(f"{row.domain}:{name}" if row.domain else name, *rest)
-    return table
+def operators_tables(rows: Sequence[Row]) -> Iterator[Table]:
+    """A table for each domain, one row per operator."""
+    for domain in dict.fromkeys(row.domain for row in rows):
+        table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+        table.title, table.title_justify = domain or "ai.onnx", "left"
+        for name in COLUMNS:
+            table.add_column(name, overflow="fold", no_wrap=name in ("GPU", "CPU"))
+        for row in rows:
+            if row.domain == domain:
+                name, forms, gpu, _, *rest = row.cells
+                table.add_row(name, forms, gpu, types_text(row.dtypes), *rest)
+        yield table
 
 
 def devices_text(found: Sequence[AdapterInfo]) -> str:

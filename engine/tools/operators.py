@@ -72,6 +72,15 @@ class Row:
         return self.op_type, versions, self.gpu or "-", dtypes, self.cpu or "-", self.limits
 
 
+def types_text(dtypes: Sequence[str]) -> str:
+    """Types for narrow tables: "float32/16, int8/32, bool"."""
+    sizes: dict[str, list[int]] = {}
+    for name in dtypes:
+        kind = name.rstrip("0123456789")
+        sizes.setdefault(kind, []).extend(int(bits) for bits in [name.removeprefix(kind)] if bits)
+    return ", ".join(kind + "/".join(map(str, sorted(found))) for kind, found in sizes.items())
+
+
 COLUMNS = ("Operator", "Forms", "GPU", "Types", "CPU", "Limits")
 
 

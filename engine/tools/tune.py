@@ -84,7 +84,7 @@ def tune(
 
     Raises: DeviceError if no kernel runs on the GPU; else as `InferenceSession` and its `run`.
     """
-    started = time.perf_counter()
+    deadline = time.perf_counter() + budget_s
 
     def measured(tuning: Tuning, what: str) -> tuple[Times, Plan]:
         progress(f"{what}: compiling")
@@ -98,20 +98,8 @@ def tune(
 
     default, plan = measured(Tuning(), "default style")
     offered = _offered(plan)
-    made = {s: {kernels} for s, kernels in _kernels(plan).items()}
     all_rounds = max((len(styles) for styles, _ in offered.values()), default=0)
-    found: dict[str, dict[str, float]] = {s: {} for s in offered}
-    rounds = 0
-    for place in range(all_rounds):
-        if time.perf_counter() - started > budget_s:
-            break
-        times, plan = measured(Trial(place=place), f"style {place + 1} of {all_rounds}")
-        for signature, kernels in _kernels(plan).items():
-            styles, _ = offered.get(signature, ((), 0))
-            if place < len(styles) and kernels not in made[signature]:
-                made[signature].add(kernels)
-                found[signature][styles[place]] = times[signature]
-        rounds += 1
+    found, rounds = _measure_styles(measured, plan, offered, all_rounds, deadline)
     better = {
         s: min(styles, key=styles.__getitem__)
         for s, styles in found.items()
@@ -140,6 +128,31 @@ def tune(
     return Tuned(
         Tuning(better), tuple(choices), rounds, all_rounds, default_ms, default_ms - saved_ms
     )
+
+
+def _measure_styles(
+    measured: Callable[[Tuning, str], tuple[Times, Plan]],
+    plan: Plan,
+    offered: Mapping[str, tuple[tuple[str, ...], int]],
+    all_rounds: int,
+    deadline: float,
+) -> tuple[dict[str, dict[str, float]], int]:
+    """Milliseconds by signature and style, and how many rounds there was time for.
+
+    In a round every operator has its next style; kernels that were measured already are not again.
+    """
+    made = {s: {kernels} for s, kernels in _kernels(plan).items()}
+    found: dict[str, dict[str, float]] = {s: {} for s in offered}
+    for place in range(all_rounds):
+        if time.perf_counter() > deadline:
+            return found, place
+        times, plan = measured(Trial(place=place), f"style {place + 1} of {all_rounds}")
+        for signature, kernels in _kernels(plan).items():
+            styles, _ = offered.get(signature, ((), 0))
+            if place < len(styles) and kernels not in made[signature]:
+                made[signature].add(kernels)
+                found[signature][styles[place]] = times[signature]
+    return found, all_rounds
 
 
 def _call_times(session: InferenceSession, feeds: Mapping[str, Any]) -> tuple[Times, Plan]:

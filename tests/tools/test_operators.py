@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from engine import cli, ops
-from engine.tools.operators import DOMAINS, Row, operator_rows, select, to_markdown
+from engine.tools.operators import DOMAINS, Row, operator_rows, select, to_markdown, types_text
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "operators.md"
 
@@ -60,5 +60,8 @@ def test_the_command_selects(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ops", "softmax", "rotaryembedding"]) == 0
     out = capsys.readouterr().out
     assert "Softmax" in out and "com.microsoft" in out and "Conv" not in out
+    assert (
+        types_text(("float32", "float16", "int32", "int8", "bool")) == "float16/32, int8/32, bool"
+    )
     assert cli.main(["ops", "Sofmax"]) == 1
     assert "no operator is named Sofmax" in capsys.readouterr().err

@@ -86,7 +86,7 @@ const groupOf = (node) => (node.fused_into ? node.kernels.map((k) => report.kern
 
 const world = shape("g", { id: "world" });
 const layers = Object.fromEntries(
-  ["bands", "groups", "edges", "cards", "amounts", "picked"].map((name) => [name, shape("g", { id: name })]),
+  ["bands", "groups", "edges", "cards", "labels", "amounts", "picked"].map((name) => [name, shape("g", { id: name })]),
 );
 world.append(...Object.values(layers));
 svg.append(world);
@@ -136,6 +136,8 @@ for (const band of drawing.bands) {
     (band.first ? `: ${plural(part.nodes, "node")}${kernels}, ${milliseconds(ms)}` : " (continued)");
   layers.bands.append(
     shape("rect", { ...pick(band, "x", "y", "width", "height"), class: `band ${part.device}`, "data-subgraph": band.subgraph }),
+  );
+  layers.labels.append(
     text(band.x + 8, band.y - 5, `band-label near ${part.device}`, squeeze(label, BOLD, Math.max(band.width, 160))),
     text(band.x + 4, band.y - 5, `band-label away ${part.device}`, `${part.device.toUpperCase()} ${band.subgraph}${band.first ? "" : " …"}`),
   );
