@@ -1,7 +1,8 @@
 """Code generation: the elementwise nodes of a group as WGSL accessors.
 
 Behind an anchor, the chain takes the place of the anchor's `store_<output>` and `store4_<output>`;
-alone, it becomes `chain`, which `shaders/elementwise.wgsl` calls for four neighbours at a time.
+in front of it, of `load_<input>`, `load4_<input>` and `quad_<input>`; alone, it becomes `chain`,
+which `shaders/elementwise.wgsl` calls for four neighbours at a time.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from engine import dims
 from engine.dims import Dim, product
 from engine.dtypes import DType
 from engine.errors import PlanError
-from engine.fusion import Group, Turned
+from engine.groups import Group, Prologue, Turned
 from engine.indexing import IndexMap, broadcast_strides, index_map, row_major
-from engine.ir import Graph, Shape
+from engine.ir import Graph, Node, Shape
 from engine.layout import Storage
 from engine.ops import Elementwise, NodeView, Walk, definition, is_scalar_constant
 from engine.shader import Fused, Tensor
@@ -126,6 +127,7 @@ class _Builder:
     graph: Graph
     storages: Mapping[str, Storage]
     shape: Shape
+    prefix: str = ""
     reads: dict[tuple[str, Walk | None], _Read] = field(default_factory=dict)
     tensors: dict[str, str] = field(default_factory=dict)
     params: dict[str, Dim | float] = field(default_factory=dict)
@@ -161,7 +163,7 @@ class _Builder:
     def _word(self, value: str, walk: Walk | None) -> _Read:
         array, tensor = self.graph.constant(value), self.graph.tensor(value)
         assert array is not None and tensor is not None
-        kind, word = tensor.dtype.wgsl, f"c{len(self.reads)}"
+        kind, word = tensor.dtype.wgsl, f"{self.prefix}c{len(self.reads)}"
         number = array.reshape(-1)[0]
         self.params[word] = float(number) if kind == "f32" else int(number)
         self.fields.append((word, kind))
@@ -171,7 +173,7 @@ class _Builder:
         tensor = self.graph.tensor(value)
         if tensor is None or tensor.shape is None:
             raise PlanError(f"fused input {value!r} has no known shape")
-        name = self.tensors.setdefault(value, f"in{len(self.tensors)}")
+        name = self.tensors.setdefault(value, f"{self.prefix}in{len(self.tensors)}")
         walk = walk or (self.shape, broadcast_strides(tensor.shape, self.shape))
         variable = f"x{len(self.reads)}_{name}"
         mapping = index_map(f"at_{variable}", *walk)
@@ -213,12 +215,14 @@ def generate(
         forms: which accessors to write: False for one element, True for four neighbours.
     """
     start = group.anchor.outputs[0] if group.anchor is not None else None
-    first = graph.tensor(start or group.nodes[0].outputs[0])
+    first = graph.tensor(start or group.chain[0].outputs[0])
     if first is None or first.shape is None:
         raise PlanError(f"group {group.label} has no known shape")
     build = _Builder(graph, storages, first.shape)
-    terms = _terms(build, group, target)
-    made = [n for node in group.nodes for n in node.writes if node is not group.anchor]
+    turned = {t.node.key for t in group.turned}
+    chain = [n for n in group.chain if n.key not in turned]
+    terms = _terms(build, chain, target, group.anchor)
+    made = [n for node in group.chain for n in node.writes if node is not group.anchor]
     stored = [n for n in group.outputs if n in made or n == start]
     outputs = {name: f"out{i}" for i, name in enumerate(stored)}
     turns = {t.node.outputs[0]: build.turn(t, outputs[t.node.outputs[0]]) for t in group.turned}
@@ -226,8 +230,7 @@ def generate(
     for wide in forms:
         entry = _declare(anchor_output, group, first.dtype, wide)
         bodies.append(_function(entry, build, terms, start, outputs, turns, wide))
-    maps = [r.mapping.text for r in build.reads.values() if r.mapping and not r.mapping.identity]
-    maps += [t.mapping.text for t in turns.values() if not t.mapping.identity]
+    maps = _maps(build) + [t.mapping.text for t in turns.values() if not t.mapping.identity]
     tensors = {name: value for value, name in build.tensors.items()}
     tensors.update({name: value for value, name in outputs.items()})
     fused = Fused(
@@ -240,21 +243,68 @@ def generate(
     return Chain(fused, tensors, build.params)
 
 
+def generate_loads(
+    graph: Graph,
+    prologue: Prologue,
+    storages: Mapping[str, Storage],
+    target: Target,
+    tensor: str,
+    forms: Sequence[str],
+) -> Chain:
+    """WGSL for the nodes of a prologue, in the place of the accessors of a tensor of the anchor.
+
+    Args:
+        tensor: the WGSL name of what the prologue makes.
+        forms: which accessors to write: "load", "load4", "quad".
+    """
+    value = graph.tensor(prologue.value)
+    if value is None or value.shape is None:
+        raise PlanError(f"{prologue.value!r}, which is computed where it is loaded, has no shape")
+    build = _Builder(graph, storages, value.shape, f"{tensor}_")
+    terms = _terms(build, prologue.nodes, target)
+    kind = value.dtype.wgsl
+    texts = []
+    for wide, form in ((False, "load"), (True, "load4")):
+        if form in forms or (wide and "quad" in forms):
+            result = f"vec4<{kind}>" if wide else kind
+            lines, names = _computed(build, terms, {}, wide)
+            names.update(_narrowed(build, lines, prologue.value, names[prologue.value], wide))
+            lines.append(f"return {names[prologue.value]};")
+            texts.append(_text(f"fn {form}_{tensor}(i: u32) -> {result}", lines))
+    if "quad" in forms:
+        call = f"load4_{tensor}(q * 4u)"
+        texts.append(f"fn quad_{tensor}(q: u32) -> vec4<{kind}> {{ return {call}; }}\n")
+    tensors = {name: value for value, name in build.tensors.items()}
+    fused = Fused(
+        replaces=frozenset([tensor]),
+        tensors=tuple(_tensor(n, storages[v], False) for n, v in tensors.items()),
+        params=tuple(build.fields),
+        functions="\n".join([*_maps(build), *texts]),
+        includes=tuple(dict.fromkeys(build.includes)),
+    )
+    return Chain(fused, tensors, build.params)
+
+
+def _maps(build: _Builder) -> list[str]:
+    """The index maps of what is read from outside."""
+    mappings = (r.mapping for r in build.reads.values())
+    return [m.text for m in mappings if m is not None and not m.identity]
+
+
 def _tensor(name: str, storage: Storage, writable: bool) -> Tensor:
     return Tensor(name, storage.element, writable, storage.growing, storage.narrow, storage.packing)
 
 
-def _terms(build: _Builder, group: Group, target: Target) -> list[_Term]:
-    """The expressions of a group in order, their operands and parameters declared."""
-    made = {name for n in group.nodes for name in n.writes}
+def _terms(
+    build: _Builder, nodes: Sequence[Node], target: Target, anchor: Node | None = None
+) -> list[_Term]:
+    """The expressions of nodes in order, their operands and parameters declared."""
+    made = {name for n in nodes for name in n.writes}
     found = []
-    turned = {t.node.key for t in group.turned}
-    for index, node in enumerate(group.nodes):
-        if node.key in turned:
-            continue
+    for index, node in enumerate(nodes):
         view, op = NodeView(build.graph, node, target), definition(node)
         spec, inputs, acc = None, tuple(range(len(node.inputs))), ""
-        if op is not None and node is group.anchor:
+        if op is not None and node is anchor:
             if op.tail is None:
                 continue
             spec, inputs, acc = op.tail.elementwise, op.tail.inputs, "start"
@@ -267,7 +317,7 @@ def _terms(build: _Builder, group: Group, target: Target) -> list[_Term]:
             build.read(name, walks.get(i)) if name and i in inputs and name not in made else None
             for i, name in enumerate(node.inputs)
         )
-        prefix = f"n{index}"
+        prefix = f"{build.prefix}n{index}"
         for name, value in spec.values(view).items():
             build.params[f"{prefix}_{name}"] = value
             build.fields.append((f"{prefix}_{name}", "f32"))
@@ -294,18 +344,7 @@ def _function(
     turns: Mapping[str, _Turn],
     wide: bool,
 ) -> str:
-    names: dict[str, str] = {} if start is None else {start: "start"}
-    lines = [f"let {r.variable} = {r.load(wide)};" for r in build.reads.values()]
-    read = {n for t in terms if not t.acc for n in t.view.node.inputs}
-    if start in read and not any(t.acc for t in terms):
-        names.update(_narrowed(build, lines, start, "start", wide))
-    for index, term in enumerate(terms):
-        lines.append(f"// {term.view.node.op_type}")
-        lines.append(f"let v{index} = {_expression(build, term, names, wide)};")
-        output = term.view.node.outputs[0]
-        names[output] = f"v{index}"
-        if output in read:
-            names.update(_narrowed(build, lines, output, f"v{index}", wide))
+    lines, names = _computed(build, terms, {} if start is None else {start: "start"}, wide)
     suffix = "4" if wide else ""
     for value, name in outputs.items():
         turn = turns.get(value)
@@ -313,7 +352,30 @@ def _function(
             lines.append(f"store{suffix}_{name}(i, {names[value]});")
         else:
             lines += turn.stores(name, names[turn.source], wide)
+    return _text(entry, lines)
+
+
+def _text(entry: str, lines: Sequence[str]) -> str:
     return f"{entry} {{\n" + "\n".join(f"    {line}" for line in lines) + "\n}\n"
+
+
+def _computed(
+    build: _Builder, terms: Sequence[_Term], names: dict[str, str], wide: bool
+) -> tuple[list[str], dict[str, str]]:
+    """Statements that compute terms, and the variables of values; `names` has those given."""
+    lines = [f"let {r.variable} = {r.load(wide)};" for r in build.reads.values()]
+    read = {n for t in terms if not t.acc for n in t.view.node.inputs}
+    if not any(t.acc for t in terms):
+        for start in read.intersection(names):
+            names = names | _narrowed(build, lines, start, names[start], wide)
+    for index, term in enumerate(terms):
+        lines.append(f"// {term.view.node.op_type}")
+        lines.append(f"let v{index} = {_expression(build, term, names, wide)};")
+        output = term.view.node.outputs[0]
+        names = names | {output: f"v{index}"}
+        if output in read:
+            names = names | _narrowed(build, lines, output, f"v{index}", wide)
+    return lines, names
 
 
 def _narrowed(

@@ -15,7 +15,8 @@ from engine.choice import choose
 from engine.costs import DeviceProfile
 from engine.dims import Dim, Guard, symbols_of
 from engine.errors import EngineError
-from engine.fusion import fuse, kernel_inputs, rule_for
+from engine.fusion import fuse, rule_for
+from engine.groups import kernel_inputs
 from engine.ir import Graph, Node
 from engine.ops import YES, Support, definition, no
 from engine.options import Options
@@ -25,6 +26,7 @@ from engine.placement import MayFuse, Model, build_model
 from engine.plan import Append, Plan
 from engine.planner import build_plan, view_roots
 from engine.progress import tell
+from engine.prologue import Scales
 from engine.ranges import Ranges, ranges
 from engine.schedule import binders, schedule
 from engine.target import Target
@@ -78,7 +80,15 @@ def compile_graph(
     on_gpu = {k for k, v in placed.verdicts.items() if v.device == "gpu"} - views
     live = _live_nodes(graph, on_gpu, views, symbols)
     appends = _appends(graph, options, on_gpu & live)
-    fused = fuse(graph, lambda n: n.key in on_gpu & live, target, options.disable, appends, roots)
+    fused = fuse(
+        graph,
+        lambda n: n.key in on_gpu & live,
+        target,
+        options.disable,
+        appends,
+        roots,
+        Scales(graph, binding, target, profile),
+    )
     cpu_nodes = [n for n in graph.nodes if n.key in live - on_gpu - views]
     sizes = frozenset(n for n, v in graph.values.items() if v.dims is not None)
     constants = {n for n, v in graph.values.items() if v.constant is not None}

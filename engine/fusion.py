@@ -2,8 +2,10 @@
 
 A group is an optional anchor (MatMul, Conv, Reduce, ...) followed by elementwise nodes over the
 shape of the anchor's output, or elementwise nodes alone. Rules, each with a name that can be
-disabled: `elementwise-chain` joins elementwise nodes, `epilogue` puts them behind an anchor, and
-`transposed-store` lets a group store what it computes in the order of a Transpose behind it.
+disabled: `elementwise-chain` joins elementwise nodes, `epilogue` puts them behind an anchor,
+`transposed-store` lets a group store what it computes in the order of a Transpose behind it, and
+`prologue` puts elementwise nodes in front of an anchor, which computes them each time it loads
+(`prologue.py` says whether that pays).
 """
 
 from __future__ import annotations
@@ -11,67 +13,30 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from engine.groups import (
+    Fusion,
+    Group,
+    Kept,
+    Prologue,
+    Turned,
+    boundary,
+    is_needed,
+    tensor_count,
+)
 from engine.ir import Graph, Node, Shape
-from engine.ops import bound_inputs, definition
+from engine.ops import definition
 from engine.target import Target
 
 RULES: tuple[tuple[str, str], ...] = (
     ("elementwise-chain", "elementwise nodes over one shape become one shader"),
     ("epilogue", "elementwise nodes after a kernel are computed where it stores its output"),
     ("transposed-store", "a Transpose after a kernel is where the kernel stores its output"),
+    ("prologue", "elementwise nodes before a kernel are computed where it loads what they make"),
 )
 
 
-@dataclass(frozen=True)
-class Turned:
-    """A Transpose that is only an order of storing: `source`, a value of the group, through views.
-
-    Nothing in the group reads its output.
-    """
-
-    node: Node
-    source: str
-
-
-@dataclass(frozen=True)
-class Group:
-    """Nodes that run together.
-
-    Attributes:
-        nodes: in topological order; the anchor, if there is one, comes first.
-        anchor: the node whose `lower` rule makes the dispatches; None: elementwise only.
-        inputs: values read from outside, in order of first use.
-        outputs: values that something outside reads; only these are stored.
-        turned: those of the nodes that are done by storing in another order.
-    """
-
-    nodes: tuple[Node, ...]
-    anchor: Node | None
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    turned: tuple[Turned, ...] = ()
-
-    @property
-    def key(self) -> str:
-        return self.nodes[0].key
-
-    @property
-    def label(self) -> str:
-        """Operators and names of the model's nodes, for listings and GPU labels."""
-        return " + ".join(n.op_type for n in self.nodes)
-
-    @property
-    def origin(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(o for n in self.nodes for o in (n.origin or (n.key,))))
-
-
-@dataclass(frozen=True)
-class Fusion:
-    """Groups of all GPU nodes in topological order; what fused, and what nearly did and why not."""
-
-    groups: tuple[Group, ...]
-    applied: tuple[str, ...]
-    near_misses: tuple[str, ...]
+Weigh = Callable[[Prologue, Node], str]
+"""Why a prologue would cost more than it saves if the node computed it; "" if it would not."""
 
 
 def is_elementwise(node: Node) -> bool:
@@ -117,6 +82,11 @@ class _Draft:
     shape: Shape | None
     last: int
     turned: list[Turned] = field(default_factory=list)
+    prologues: list[Prologue] = field(default_factory=list)
+
+    @property
+    def kept(self) -> Kept:
+        return Kept(tuple(t.node for t in self.turned), tuple(self.prologues))
 
 
 class _Fuser:
@@ -129,9 +99,11 @@ class _Fuser:
         disable: Collection[str],
         alone: Collection[str],
         roots: Mapping[str, str],
+        weigh: Weigh,
     ) -> None:
         self.graph = graph
         self.roots = roots
+        self.weigh = weigh
         self.turned: set[str] = set()
         self.alone = set(alone)
         self.limit = target.max_storage_buffers_per_shader_stage
@@ -153,6 +125,8 @@ class _Fuser:
         draft = _Draft([node], None if elementwise else node, shape, self.order[node.key])
         if elementwise and shape is not None:
             draft = self._join(node, draft)
+        elif on_gpu and not elementwise and "prologue" in self.enabled:
+            self._load_through(node, draft)
         for name in node.writes:
             self.draft_of[name] = draft
 
@@ -171,10 +145,8 @@ class _Fuser:
             for after in self.graph.consumers.get(node.outputs[0], ())
         ):
             return False
-        turned = [*draft.turned, Turned(node, source)]
-        count = tensor_count(
-            self.graph, [*draft.nodes, node], draft.anchor, self.roots, [t.node for t in turned]
-        )
+        kept = draft.kept + Kept((node,))
+        count = tensor_count(self.graph, [*draft.nodes, node], draft.anchor, self.roots, kept)
         if count > self.limit:
             self.near_misses.append(
                 f"{_name(node)} not stored by {_name(producer)}: it would need {count} storage "
@@ -183,11 +155,51 @@ class _Fuser:
             return False
         self.applied.append(f"transposed-store: {_name(node)} by {_name(producer)}")
         draft.nodes.append(node)
-        draft.turned = turned
+        draft.turned.append(Turned(node, source))
         draft.last = max(draft.last, self.order[node.key])
         self.turned.add(node.outputs[0])
         self.draft_of[node.outputs[0]] = draft
         return True
+
+    def _load_through(self, node: Node, draft: _Draft) -> None:
+        """Takes elementwise drafts that only `node` reads into its own, in front of it."""
+        op = definition(node)
+        loads = op.loads if op is not None else {}
+        for name in dict.fromkeys(node.input(i) for i in loads):
+            value = self.roots.get(name, name)
+            front = self.draft_of.get(value)
+            if front is None or front.anchor is not None or front.shape is None or front.turned:
+                continue
+            places = [i for i, n in enumerate(node.inputs) if self.roots.get(n, n) == value]
+            if front is draft or not loads.keys() >= set(places):
+                continue
+            prologue = Prologue(tuple(front.nodes), value)
+            problem = self._no_prologue(prologue, node, draft)
+            if problem:
+                self.near_misses.append(
+                    f"{_name(front.nodes[-1])} not computed where {_name(node)} loads: {problem}"
+                )
+                continue
+            self.applied.append(f"prologue: {_name(front.nodes[-1])} in front of {_name(node)}")
+            draft.nodes = [*front.nodes, *draft.nodes]
+            draft.prologues.append(prologue)
+            for made in front.nodes:
+                self.draft_of.update(dict.fromkeys(made.writes, draft))
+
+    def _no_prologue(self, prologue: Prologue, node: Node, draft: _Draft) -> str:
+        """Why a node can't or should not compute what a draft of elementwise nodes makes."""
+        members = {n.key for n in prologue.nodes}
+        _, outputs = boundary(self.graph, prologue.nodes, self.roots, Kept())
+        if outputs != (prologue.value,):
+            return "something else reads it, or a part of it, so it is stored anyway"
+        if is_needed(self.graph, prologue.value, members | {node.key}, self.roots):
+            return "something else reads it, so it is stored anyway"
+        kept = draft.kept + Kept((), (prologue,))
+        nodes = [*prologue.nodes, *draft.nodes]
+        count = tensor_count(self.graph, nodes, node, self.roots, kept)
+        if count > self.limit:
+            return f"it would need {count} storage buffers, and the device allows {self.limit}"
+        return self.weigh(prologue, node)
 
     def _join(self, node: Node, joined: _Draft) -> _Draft:
         """`node`'s draft joined with those of its producers, the latest first."""
@@ -216,18 +228,26 @@ class _Fuser:
             return "each already has a kernel of its own"
         nodes = draft.nodes + joined.nodes
         anchor = draft.anchor or joined.anchor
-        if anchor is not None and any(set(n.writes) & set(anchor.reads) for n in nodes):
+        kept = draft.kept + joined.kept
+        if anchor is not None and self._loads_what_follows(anchor, nodes, kept.prologues):
             return f"{_name(anchor)} needs what would be computed behind it"
-        turned = [t.node for t in (*draft.turned, *joined.turned)]
-        stored = {n.outputs[0] for n in turned}
+        stored = {n.outputs[0] for n in kept.turned}
         if any(self.roots.get(r, r) in stored for n in nodes for r in n.reads):
             return "it reads in another order what the same kernel would store"
-        count = tensor_count(self.graph, nodes, anchor, self.roots, turned)
+        count = tensor_count(self.graph, nodes, anchor, self.roots, kept)
         if count > self.limit:
             return f"it would need {count} storage buffers, and the device allows {self.limit}"
         if self._reaches_back(draft, joined):
             return "something between them is computed elsewhere"
         return ""
+
+    def _loads_what_follows(
+        self, anchor: Node, nodes: Sequence[Node], prologues: Sequence[Prologue]
+    ) -> bool:
+        """Whether the anchor, or what is computed where it loads, reads what is behind it."""
+        front = {n.key: n for p in prologues for n in p.nodes}
+        reads = {r for n in (anchor, *front.values()) for r in n.reads}
+        return any(reads.intersection(n.writes) for n in nodes if n.key not in front)
 
     def _reaches_back(self, draft: _Draft, joined: _Draft) -> bool:
         """Whether a path leaves the union of two drafts and comes back into it."""
@@ -249,9 +269,13 @@ class _Fuser:
 
     def _merge(self, draft: _Draft, joined: _Draft) -> _Draft:
         anchor = draft.anchor or joined.anchor
-        rest = [n for n in draft.nodes + joined.nodes if n is not anchor]
+        draft.prologues = [*draft.prologues, *joined.prologues]
+        front = [n for p in draft.prologues for n in p.nodes]
+        first = [*front, *([anchor] if anchor is not None else [])]
+        taken = {n.key for n in first}
+        rest = [n for n in draft.nodes + joined.nodes if n.key not in taken]
         rest.sort(key=lambda n: self.order[n.key])
-        draft.nodes = [*([anchor] if anchor is not None else []), *rest]
+        draft.nodes = [*first, *rest]
         draft.anchor = anchor
         draft.last = max(draft.last, joined.last)
         draft.turned = [*draft.turned, *joined.turned]
@@ -265,56 +289,6 @@ def _name(node: Node) -> str:
     return f"{node.op_type} {node.title!r}"
 
 
-def kernel_inputs(node: Node) -> tuple[str, ...]:
-    """The inputs of a node that kernels read: all but omitted ones and `OpDef.shape_inputs`."""
-    op = definition(node)
-    planned = op.shape_inputs if op is not None else ()
-    return tuple(n for i, n in enumerate(node.inputs) if n and i not in planned)
-
-
-def _boundary(
-    graph: Graph, nodes: Sequence[Node], roots: Mapping[str, str], turned: Sequence[Node]
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    members = {n.key for n in nodes}
-    inside = {name for n in nodes for name in n.writes}
-    stored = {n.key for n in turned}
-    inputs: dict[str, None] = {}
-    for node in nodes:
-        used = kernel_inputs(node) if node.key not in stored else ()
-        inputs.update(dict.fromkeys(n for n in used if n not in inside))
-    outputs = tuple(
-        name for n in nodes for name in n.writes if _needed(graph, name, members, roots)
-    )
-    return tuple(inputs), outputs
-
-
-def _needed(graph: Graph, name: str, members: Collection[str], roots: Mapping[str, str]) -> bool:
-    """Whether something that is no member reads a value, as it is or through views."""
-    if graph.is_output(name):
-        return True
-    for reader in graph.consumers.get(name, ()):
-        if reader.key in members:
-            continue
-        if reader.outputs[0] not in roots or _needed(graph, reader.outputs[0], members, roots):
-            return True
-    return False
-
-
-def tensor_count(
-    graph: Graph,
-    nodes: list[Node],
-    anchor: Node | None,
-    roots: Mapping[str, str],
-    turned: Sequence[Node] = (),
-) -> int:
-    """Storage buffers that one kernel over `nodes` binds."""
-    inputs, outputs = _boundary(graph, nodes, roots, turned)
-    stored = {n.key for n in turned}
-    bound = {name for n in nodes if n.key not in stored for name in bound_inputs(graph, n)}
-    op = definition(anchor) if anchor is not None else None
-    return len(bound.intersection(inputs)) + max(len(outputs), 1) + (op.scratch if op else 0)
-
-
 def fuse(
     graph: Graph,
     on_gpu: Callable[[Node], bool],
@@ -322,6 +296,7 @@ def fuse(
     disable: Collection[str] = (),
     alone: Collection[str] = (),
     roots: Mapping[str, str] | None = None,
+    weigh: Weigh = lambda prologue, node: "",
 ) -> Fusion:
     """Groups for the nodes of `graph` that run on the GPU.
 
@@ -332,9 +307,10 @@ def fuse(
         disable: names of `RULES` not to use.
         alone: keys of nodes to keep in groups of their own.
         roots: views to the values whose buffers they share.
+        weigh: what a prologue is worth; by default it always pays.
     """
     roots = roots or {}
-    fuser = _Fuser(graph, target, disable, alone, roots)
+    fuser = _Fuser(graph, target, disable, alone, roots, weigh)
     for node in graph.nodes:
         fuser.add(node, on_gpu(node))
     groups: dict[int, Group] = {}
@@ -343,7 +319,13 @@ def fuse(
             continue
         draft = fuser.draft_of[node.key]
         if id(draft) not in groups:
-            turned = tuple(draft.turned)
-            inputs, outputs = _boundary(graph, draft.nodes, roots, [t.node for t in turned])
-            groups[id(draft)] = Group(tuple(draft.nodes), draft.anchor, inputs, outputs, turned)
+            inputs, outputs = boundary(graph, draft.nodes, roots, draft.kept)
+            groups[id(draft)] = Group(
+                tuple(draft.nodes),
+                draft.anchor,
+                inputs,
+                outputs,
+                tuple(draft.turned),
+                tuple(draft.prologues),
+            )
     return Fusion(tuple(groups.values()), tuple(fuser.applied), tuple(fuser.near_misses))

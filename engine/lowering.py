@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from engine import costs
 from engine.checks import LimitError, misfit
-from engine.codegen import generate
+from engine.codegen import Chain, generate, generate_loads
 from engine.dims import Dim, product
 from engine.dtypes import DType
 from engine.errors import PlanError
-from engine.fusion import Group
+from engine.groups import Group
 from engine.ir import Array, Graph, Node, Shape, TensorType
 from engine.layout import Storage, storage_of
 from engine.ops import KernelCall, Lowering, OpDef, definition, linear
@@ -80,7 +80,7 @@ class Lowerer:
             self.graph, group.anchor, self.target, self._new_scratch, self._new_derived, style
         )
         stages = op.lower(view)
-        chained = len(group.nodes) > 1 or op.tail is not None
+        chained = len(group.chain) > 1 or op.tail is not None
         self._find_loose(group, stages, chained)
         dispatches = (
             self._dispatch(group, stage, fuse=chained and index == len(stages) - 1)
@@ -103,7 +103,7 @@ class Lowerer:
             for call in stage:
                 body = preprocess(call.shader, call.flags, call.text)
                 stored = {v for n, v in call.tensors.items() if f"store_{n}(" in body}
-                if chained and index == len(stages) - 1 and group.nodes[0].outputs[0] in stored:
+                if chained and index == len(stages) - 1 and group.chain[0].outputs[0] in stored:
                     stored.update(group.outputs)
                 self.loose.update(map(self.root, stored))
 
@@ -181,10 +181,11 @@ class Lowerer:
         params = dict(call.params)
         fused = Fused(params=call.extra_params)
         elements = {n: self.storage(v).element for n, v in tensors.items()}
-        if fuse:
-            fused, more = self._fuse(group, call)
-            tensors.update(more[0])
-            params.update(more[1])
+        chains = [*self._in_front(group, call), *([self._behind(group, call)] if fuse else [])]
+        for chain in chains:
+            fused += chain.fused
+            tensors.update(chain.tensors)
+            params.update(chain.params)
         kernel = render(
             group.label.replace(" ", ""),
             call.shader,
@@ -240,9 +241,24 @@ class Lowerer:
                 found[f"{tensor.name}_pitch"] = storage.pitch(shape)
         return found
 
-    def _fuse(
-        self, group: Group, call: KernelCall
-    ) -> tuple[Fused, tuple[Mapping[str, str], Mapping[str, Dim | float]]]:
+    def _in_front(self, group: Group, call: KernelCall) -> Iterator[Chain]:
+        """What is computed in the place of tensors that a kernel loads."""
+        if not group.prologues:
+            return
+        body = preprocess(call.shader, call.flags, call.text)
+        made = {p.value: p for p in group.prologues}
+        for tensor, value in call.tensors.items():
+            prologue = made.get(self.root(value))
+            if prologue is not None:
+                for name in (n for node in prologue.nodes for n in node.reads):
+                    self.storage(name)
+                forms = [f for f in ("load", "load4", "quad") if f"{f}_{tensor}(" in body]
+                yield generate_loads(
+                    self.graph, prologue, self.storages, self.target, tensor, forms
+                )
+
+    def _behind(self, group: Group, call: KernelCall) -> Chain:
+        """What is computed where a kernel stores, or the whole of a kernel without anchor."""
         anchor_output = None
         forms: tuple[bool, ...] = (True,)
         if group.anchor is not None:
@@ -253,15 +269,7 @@ class Lowerer:
             forms = tuple(wide for wide, text in uses.items() if text in body)
         for name in (*group.inputs, *(n for node in group.nodes for n in node.writes)):
             self.storage(name)
-        chain = generate(self.graph, group, self.storages, self.target, anchor_output, forms)
-        fused = Fused(
-            chain.fused.replaces,
-            chain.fused.tensors,
-            call.extra_params + chain.fused.params,
-            chain.fused.functions,
-            chain.fused.includes,
-        )
-        return fused, (chain.tensors, chain.params)
+        return generate(self.graph, group, self.storages, self.target, anchor_output, forms)
 
 
 def shape_of(graph: Graph, name: str) -> Shape:

@@ -10,7 +10,7 @@ from engine import schedule as tasks
 from engine.checks import Check
 from engine.dims import Dim, Guard, symbol
 from engine.errors import PlanError
-from engine.fusion import Fusion
+from engine.groups import Fusion
 from engine.ir import Array, Graph, Shape, TensorType
 from engine.layout import Storage
 from engine.memory import MemoryPlan

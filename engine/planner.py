@@ -10,7 +10,7 @@ from engine import schedule as tasks
 from engine.checks import Check, merged
 from engine.dims import Dim, Guard, at_least, symbols_of
 from engine.errors import PlanError
-from engine.fusion import Fusion
+from engine.groups import Fusion
 from engine.ir import Graph, Node
 from engine.lowering import Lowerer
 from engine.memory import Interval, MemoryPlan, Slot, assign

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from engine.dims import Dim, symbols_of
 from engine.errors import PlanError
-from engine.fusion import Group
+from engine.groups import Group
 from engine.ir import Graph, Node
 
 

@@ -324,6 +324,9 @@ class OpDef:
         dtypes: ONNX dtype names that tensors outside `shape_inputs` may have on the GPU.
         shape_inputs: inputs read when planning, never by a kernel: constants or known dims.
         tail: the kernel stores what `tail.acc` says, and this expression makes the output of it.
+        loads: index of an input, and how often the kernels load each of its elements (the view has
+            integers for sizes). Elementwise nodes in front of such an input may be computed where
+            it is loaded. Every kernel reads it through its accessors, and no packed copy is made.
         epilogue: the last stage stores output 0 through `store_`/`store4_` of the tensor bound to
             it, each element once, so elementwise consumers may be fused into it; a variadic one's
             only stage, as long as its tensors keep to the limit.
@@ -356,6 +359,7 @@ class OpDef:
     dtypes: frozenset[str] = FLOATS
     shape_inputs: tuple[int, ...] = ()
     tail: Tail | None = None
+    loads: Mapping[int, Callable[[NodeView], float]] = field(default_factory=dict)
     epilogue: bool = False
     inlines_scalars: bool = False
     scratch: int = 0

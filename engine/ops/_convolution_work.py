@@ -183,3 +183,19 @@ def depthwise_gpu(view: NodeView, geo: Geometry) -> GpuWork:
     loads = strips * depth * (seen + taps if known else taps * (columns + 1))
     fmas = strips * depth * rows * columns * taps
     return GpuWork(1, loads=loads, ops=FMA_OPS * fmas, nbytes=prod(out_shape(view)) * FLOAT_NBYTES)
+
+
+def conv_loads(view: NodeView, geo: Geometry) -> float:
+    """How often an element of the input is loaded: by each block of channels, and each tap."""
+    win = geo.win
+    (group_in, group_out) = integers((geo.group_in, geo.group_out))
+    depth, height, width = integers(win.kernel)
+    pixels = prod(integers(win.out)) / max(prod(integers(win.size)), 1)
+    if group_in == 1 and geo.group > 1:
+        _, step_h, step_w = win.strides
+        rows = 4 // step_h if max(height, width, 2 * step_h, 2 * step_w) <= 5 else 1
+        seen_h, seen_w = (rows - 1) * step_h + height, 3 * step_w + width
+        return group_out * depth * pixels * seen_h * seen_w / (4 * rows)
+    columns = columns_of(view, geo, integers(win.out)[2])
+    row = (columns - 1) * min(win.strides[2], width) + width
+    return -(-group_out // min(geo.pack, 8)) * depth * height * pixels * row / columns

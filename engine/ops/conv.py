@@ -46,7 +46,13 @@ from engine.ops._convolution import (
     pack_of,
     trips_of,
 )
-from engine.ops._convolution_work import conv_cpu, dense_gpu, depthwise_gpu, pointwise_gpu
+from engine.ops._convolution_work import (
+    conv_cpu,
+    conv_loads,
+    dense_gpu,
+    depthwise_gpu,
+    pointwise_gpu,
+)
 from engine.ops._matmul_calls import sum_stage
 from engine.ops._variants import choose, shares_loads
 from engine.windows import Windows, windows
@@ -332,6 +338,7 @@ register(
         supports=supports,
         limits="more than three spatial axes; windows longer than a loop may be",
         lower=_lower,
+        loads={0: lambda view: conv_loads(view, geometry(view))},
         epilogue=True,
         scratch=1,
         flops=flops,

@@ -24,6 +24,7 @@ from engine.ops import (
     no,
     register,
 )
+from engine.ops._loads import PRODUCT
 from engine.ops._matmul_calls import product_stages
 from engine.ops._matmul_text import PANEL
 from engine.ops._matmul_tiles import PARTS, STYLES, Product
@@ -185,6 +186,7 @@ register(
         infer=_infer_matmul,
         lower=_lower_matmul,
         dtypes=_KINDS,
+        loads=PRODUCT,
         epilogue=True,
         flops=_flops,
         styles=(*STYLES, *PARTS),
@@ -202,6 +204,7 @@ register(
         supports=_supports_gemm,
         limits="integer operands with an `alpha` or `beta` that is none",
         dtypes=_KINDS,
+        loads=PRODUCT,
         epilogue=True,
         flops=_flops,
         styles=(*STYLES, *PARTS),

@@ -24,6 +24,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._loads import times
 from engine.ops._shapes import infer_same
 from engine.ops._variants import MAX_TRIPS, choose
 from engine.ops._work import FLOAT_NBYTES, SUM_PASSES, in_shape, whole_passes
@@ -202,6 +203,7 @@ for _op, _since, _infer in (
             lower=_lower,
             supports=_supports,
             limits="rows over a loop's length; groups that do not divide the channels",
+            loads=times(3),
             epilogue=True,
             flops=_flops,
             cpu=lambda view: whole_passes(view, 14, 2 * SUM_PASSES + 4, 4),

@@ -27,6 +27,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._loads import times
 from engine.ops._work import out_nbytes
 from engine.ops.shape import as_content, content, fresh_dims
 from engine.work import CpuWork
@@ -204,6 +205,7 @@ register(
         limits="an empty axis padded by its own elements",
         dtypes=ALL,
         shape_inputs=(1, 3),
+        loads=times(1),
         epilogue=True,
         tolerance=0.0,
         cpu=_cpu,

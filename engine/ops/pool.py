@@ -26,6 +26,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._loads import per_output, times
 from engine.ops._variants import choose
 from engine.ops._work import FLOAT_NBYTES, SUM_PASSES, in_nbytes, in_shape, integers, out_nbytes
 from engine.target import MAX_WORKGROUPS
@@ -314,6 +315,7 @@ def _register_windowed(
             supports=supports,
             limits=f"more than three spatial axes; windows over a loop's length{limits}",
             lower=lower,
+            loads=per_output(lambda view: prod(view.attr("kernel_shape"))),
             epilogue=True,
             flops=_flops,
             cpu=_cpu,
@@ -330,6 +332,7 @@ def _register_global(op_type: str, lower: Callable[[Lowering], list[Stage]]) -> 
             supports=_global_supports,
             limits="planes over a loop's length",
             lower=lower,
+            loads=times(1),
             epilogue=True,
             flops=_global_flops,
             cpu=lambda view: CpuWork(6, passes=(SUM_PASSES * in_nbytes(view, 0),)),

@@ -32,6 +32,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._loads import times
 from engine.ops._reductions import Formula, formula, position
 from engine.ops._symbolic import contents
 from engine.ops._variants import MAX_TRIPS, choose
@@ -291,6 +292,7 @@ def reduction(
             limits=limits,
             dtypes=dtypes,
             shape_inputs=(1,),
+            loads=times(1),
             epilogue=True,
             scratch=1,
             flops=_flops,

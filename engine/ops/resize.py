@@ -39,6 +39,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._loads import per_output
 from engine.ops._resize_text import Sampler, Sampling
 from engine.ops._variants import choose
 from engine.ops._work import in_shape, out_shape
@@ -338,6 +339,13 @@ def _flops(view: NodeView) -> Dim:
     return product(view.out_shape()) * (2 * taps + 8)
 
 
+def _taps(view: NodeView) -> int:
+    """Elements that one of the output is made of."""
+    along = {"nearest": 1, "linear": 2, "cubic": 4}[str(view.attr("mode", "nearest"))]
+    axes = zip(in_shape(view, 0), out_shape(view), strict=True)
+    return prod(along for before, after in axes if before != after)
+
+
 def _cpu(view: NodeView) -> CpuWork:
     """One axis after the other: rows are gathered, and weighed where it interpolates."""
     before, after = in_shape(view, 0), out_shape(view)
@@ -364,6 +372,7 @@ register(
         lower=_lower,
         dtypes=ALL,
         shape_inputs=(1, 2, 3),
+        loads=per_output(_taps),
         epilogue=True,
         flops=_flops,
         tolerance=1e-5,

@@ -18,6 +18,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._loads import times
 from engine.ops._shapes import infer_same
 from engine.ops._variants import MAX_TRIPS, choose
 from engine.ops._work import FLOAT_NBYTES, SUM_PASSES, in_shape, whole_passes
@@ -105,6 +106,7 @@ for _op in ("Softmax", "LogSoftmax"):
             lower=_lower,
             supports=_supports,
             limits="rows over a loop's length",
+            loads=times(3),
             epilogue=True,
             flops=lambda view: product(view.shape(0)) * 40,
             cpu=lambda view: whole_passes(view, 9, 2 * SUM_PASSES + 2, 2, functions=1),

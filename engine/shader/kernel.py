@@ -80,6 +80,16 @@ class Fused:
     functions: str = ""
     includes: tuple[str, ...] = ()
 
+    def __add__(self, other: Fused) -> Fused:
+        """Both in one kernel."""
+        return Fused(
+            self.replaces | other.replaces,
+            self.tensors + other.tensors,
+            self.params + other.params,
+            "\n".join(filter(None, (self.functions, other.functions))),
+            self.includes + other.includes,
+        )
+
 
 def render(
     name: str,

@@ -186,10 +186,11 @@ def _offered(plan: Plan) -> dict[str, tuple[tuple[str, ...], int]]:
     found: dict[str, tuple[tuple[str, ...], int]] = {}
     seen = set()
     for dispatch in plan.dispatches:
-        node = plan.graph.producer[dispatch.nodes[0]]
-        op = definition(node)
-        if dispatch.signature and op is not None and node.key not in seen:
-            seen.add(node.key)
-            _, count = found.get(dispatch.signature, ((), 0))
-            found[dispatch.signature] = (op.styles, count + 1)
+        if not dispatch.signature or dispatch.nodes in seen:
+            continue
+        seen.add(dispatch.nodes)
+        definitions = (definition(plan.graph.producer[key]) for key in dispatch.nodes)
+        styles = next(op.styles for op in definitions if op is not None and op.styles)
+        _, count = found.get(dispatch.signature, ((), 0))
+        found[dispatch.signature] = (styles, count + 1)
     return found

@@ -73,6 +73,17 @@ def generated(patch: Patch, wrong: Callable[[str, bool, int], str]) -> None:
     patch.setattr(codegen, "_function", planted)
 
 
+def loaded(patch: Patch, old: str, new: str) -> None:
+    """Code that is generated in the place of loads, with another text."""
+    plain = codegen._text
+
+    def planted(entry: str, lines: Any) -> str:
+        text = plain(entry, lines)
+        return text.replace(old, new) if entry.startswith("fn load") else text
+
+    patch.setattr(codegen, "_text", planted)
+
+
 def in_pass(patch: Patch, name: str, wrong: Callable[[Graph, Graph], Graph]) -> None:
     """A pass whose result, where it changed anything, is changed: from before and after."""
     steps = []
