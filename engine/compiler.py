@@ -15,7 +15,7 @@ from engine.choice import choose
 from engine.costs import DeviceProfile
 from engine.dims import Dim, Guard, symbols_of
 from engine.errors import EngineError
-from engine.fusion import fuse, rule_for
+from engine.fusion import Weigh, fuse, rule_for
 from engine.groups import kernel_inputs
 from engine.ir import Graph, Node
 from engine.ops import YES, Support, definition, no
@@ -41,10 +41,12 @@ def check_options(options: Options) -> None:
         raise EngineError(f"no pass or fusion rule is named {unknown}; there are {sorted(known)}")
 
 
-def optimise(graph: Graph, options: Options, binding: Mapping[str, int]) -> PipelineResult:
+def optimise(
+    graph: Graph, options: Options, binding: Mapping[str, int], on_cpu: bool = False
+) -> PipelineResult:
     """The graph after all passes. Raises: ShapeError, ModelError; see `run_passes`."""
     rules = {name for name, _ in fusion_stage.RULES}
-    return run_passes(graph, disable=options.disable - rules, binding=binding)
+    return run_passes(graph, disable=options.disable - rules, binding=binding, on_cpu=on_cpu)
 
 
 def compile_graph(
@@ -166,6 +168,7 @@ class Choices:
         self.profile = profile
         self.binding = binding
         _, self.support = _support(self.graph, options, target, binding)
+        self._weigh = Scales(self.graph, binding, target, profile)
 
     def model(self) -> Model:
         """What each node costs on either device, and each transfer."""
@@ -174,7 +177,7 @@ class Choices:
             self.support,
             roles(self.graph, self.support),
             self.profile,
-            may_fuse=_may_fuse(self.graph, self.options),
+            may_fuse=_may_fuse(self.graph, self.options, self._weigh),
             binding=self.binding,
             target=self.target,
         )
@@ -209,15 +212,15 @@ def _place(
         profile,
         device=options.device,
         no_gpu=options.no_gpu,
-        may_fuse=_may_fuse(graph, options),
+        may_fuse=_may_fuse(graph, options, Scales(graph, binding, target, profile)),
         binding=binding,
         target=target,
         kept=kept,
     )
 
 
-def _may_fuse(graph: Graph, options: Options) -> MayFuse:
-    return lambda a, b: rule_for(graph, a, b) not in (None, *options.disable)
+def _may_fuse(graph: Graph, options: Options, weigh: Weigh) -> MayFuse:
+    return lambda a, b: rule_for(graph, a, b, weigh) not in (None, *options.disable)
 
 
 def _support(

@@ -57,13 +57,23 @@ def _has_epilogue(node: Node) -> bool:
     return not op.variadic or len(set(node.inputs)) == len(node.inputs)
 
 
-def rule_for(graph: Graph, producer: Node, consumer: Node) -> str | None:
-    """Name of the rule by which `consumer` may be fused behind `producer`, or None.
+def _free(prologue: Prologue, node: Node) -> str:
+    return ""
+
+
+def rule_for(
+    graph: Graph, producer: Node, consumer: Node, weigh: Weigh | None = None
+) -> str | None:
+    """Name of the rule by which `producer` and `consumer` may become one kernel, or None.
 
     Both costs and fusion ask this; whether a group is full or would close a cycle comes later.
+    Prologues, which fusion makes of whole chains, are told of if there is something to weigh them.
     """
-    if not is_elementwise(consumer) or producer.outputs[0] not in consumer.inputs:
+    if producer.outputs[0] not in consumer.inputs:
         return None
+    if not is_elementwise(consumer):
+        found = weigh is not None and _may_load(graph, producer, consumer, weigh)
+        return "prologue" if found else None
     rule = "elementwise-chain" if is_elementwise(producer) else "epilogue"
     if rule == "epilogue" and not _has_epilogue(producer):
         return None
@@ -71,6 +81,17 @@ def rule_for(graph: Graph, producer: Node, consumer: Node) -> str | None:
     if made is None or wanted is None or made.shape is None or made.shape != wanted.shape:
         return None
     return rule
+
+
+def _may_load(graph: Graph, producer: Node, consumer: Node, weigh: Weigh) -> bool:
+    """Whether a kernel would compute an elementwise node where it loads its result."""
+    op, value = definition(consumer), producer.outputs[0]
+    places = {i for i, name in enumerate(consumer.inputs) if name == value}
+    if op is None or not op.loads.keys() >= places or not is_elementwise(producer):
+        return False
+    if is_needed(graph, value, {consumer.key}, {}) or graph.tensor(value) is None:
+        return False
+    return not weigh(Prologue((producer,), value), consumer)
 
 
 @dataclass(eq=False)
@@ -296,7 +317,7 @@ def fuse(
     disable: Collection[str] = (),
     alone: Collection[str] = (),
     roots: Mapping[str, str] | None = None,
-    weigh: Weigh = lambda prologue, node: "",
+    weigh: Weigh = _free,
 ) -> Fusion:
     """Groups for the nodes of `graph` that run on the GPU.
 

@@ -112,7 +112,7 @@ def test_subgraphs_are_runs_of_one_device() -> None:
     assert [(s.device, s.nodes, s.kernels) for s in found.subgraphs] == [
         ("gpu", 1, 1),
         ("cpu", 3, 0),
-        ("gpu", 2, 2),
+        ("gpu", 2, 1),
     ]
     assert found.switches == 2
     assert [n.subgraph for n in found.nodes] == [0, 1, 1, 1, 2, 2]

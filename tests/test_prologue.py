@@ -165,7 +165,7 @@ def test_it_pays_where_few_tiles_load_an_element(outputs: int, pays: bool) -> No
 
 
 def test_it_pays_on_a_gpu_and_not_in_software() -> None:
-    graph, found, profile = pointwise(128, 40, 128)
+    graph, found, _ = pointwise(128, 40, 128)
     (group,) = found.groups
     assert group.anchor is not None
     for name, pays in (("integrated", True), ("lavapipe", False)):

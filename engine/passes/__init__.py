@@ -20,6 +20,7 @@ from engine.passes.eliminate import eliminate
 from engine.passes.fold_batchnorm import fold_batchnorm
 from engine.passes.fold_pad import fold_pad
 from engine.passes.fuse_activations import fuse_activations
+from engine.passes.fuse_attention import fuse_attention
 from engine.passes.fuse_gelu import fuse_gelu
 from engine.passes.fuse_layernorm import fuse_layernorm
 from engine.passes.infer import infer
@@ -48,6 +49,7 @@ class PipelineStep:
         function: the pass; or, if `takes_binding`, a function of the graph and the binding.
         reason: why it is there, and why at this place.
         required: later stages count on it, so it can't be disabled.
+        not_on_cpu: why it is left out where a CPU computes it all, "" if it is not.
     """
 
     name: str
@@ -55,6 +57,7 @@ class PipelineStep:
     reason: str
     required: bool = False
     takes_binding: bool = False
+    not_on_cpu: str = ""
 
 
 PIPELINE: tuple[PipelineStep, ...] = (
@@ -161,6 +164,12 @@ PIPELINE: tuple[PipelineStep, ...] = (
         chains,
         "the passes above make neighbours of views; what computed their targets dies next round",
     ),
+    PipelineStep(
+        "fuse_attention",
+        fuse_attention,
+        "the transposes of keys and heads are one each now; those that are left go next round",
+        not_on_cpu="never storing the scores takes more loads, and a CPU up to twice as long",
+    ),
 )
 
 
@@ -169,6 +178,7 @@ def run_passes(
     *,
     disable: Collection[str] = (),
     binding: Mapping[str, int] | None = None,
+    on_cpu: bool = False,
 ) -> PipelineResult:
     """Runs `PIPELINE`, again until nothing changes (bounded), checking the graph after each pass.
 
@@ -176,6 +186,7 @@ def run_passes(
         graph: as the importer made it.
         disable: names of passes to leave out.
         binding: sizes of symbols, for operators that have no symbolic shape rule.
+        on_cpu: whether there is no GPU, or one that is software: some passes do not pay there.
 
     Raises: EngineError for a name that no pass has, or that can't be left out; ShapeError for a
         model that contradicts itself; ModelError if a pass broke the graph.
@@ -195,6 +206,8 @@ def run_passes(
         return result.graph
 
     chosen = [step for step in PIPELINE if step.name not in disable]
+    left_out = [step for step in chosen if on_cpu and step.not_on_cpu]
+    chosen = [step for step in chosen if step not in left_out]
     for _ in range(MAX_ROUNDS):
         changed = False
         for step in chosen:
@@ -205,6 +218,9 @@ def run_passes(
         for step in chosen:
             if step.takes_binding:
                 graph = run(step, graph)
+    for step in left_out:
+        reason = f"left out, as a CPU computes it all: {step.not_on_cpu}"
+        results[step.name] = PassResult(graph, (), (reason,))
     return PipelineResult(graph, results, merge_guards(*(r.guards for r in results.values())))
 
 

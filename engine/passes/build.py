@@ -83,35 +83,36 @@ Rule = Callable[[Builder], str]
 
 
 def replace_nodes(graph: Graph, rule_of: Callable[[Node], Rule | None]) -> PassResult:
-    """Runs the rule of each node that has one, in bodies too, and puts what it built in its place.
+    """`replace_here` in a graph and in all bodies inside it."""
+    return in_every_body(graph, lambda inner: replace_here(inner, rule_of))
+
+
+def replace_here(graph: Graph, rule_of: Callable[[Node], Rule | None]) -> PassResult:
+    """Runs the rule of each node that has one, and puts what it built in its place.
 
     A node about which too little is known yet is left for the next round.
     """
-
-    def run(graph: Graph) -> PassResult:
-        nodes: list[Node] = []
-        values: list[Value] = []
-        applied, near = [], []
-        for node in graph.nodes:
-            rule = rule_of(node)
-            if rule is None:
-                nodes.append(node)
-                continue
-            builder = Builder(graph, node)
-            try:
-                reason = rule(builder)
-            except ShapeError as error:
-                reason = str(error)
-            if reason:
-                near.append(f"{label(node)} kept: {reason}")
-                nodes.append(node)
-                continue
-            nodes += builder.nodes
-            values += builder.values
-            made = " + ".join(n.op_type for n in builder.nodes)
-            applied.append(f"{label(node)} => {made}")
-        if not applied:
-            return PassResult(graph, (), tuple(near))
-        return PassResult(graph.rebuild(nodes, values), tuple(applied), tuple(near))
-
-    return in_every_body(graph, run)
+    nodes: list[Node] = []
+    values: list[Value] = []
+    applied, near = [], []
+    for node in graph.nodes:
+        rule = rule_of(node)
+        if rule is None:
+            nodes.append(node)
+            continue
+        builder = Builder(graph, node)
+        try:
+            reason = rule(builder)
+        except ShapeError as error:
+            reason = str(error)
+        if reason:
+            near.append(f"{label(node)} kept: {reason}")
+            nodes.append(node)
+            continue
+        nodes += builder.nodes
+        values += builder.values
+        made = " + ".join(n.op_type for n in builder.nodes)
+        applied.append(f"{label(node)} => {made}")
+    if not applied:
+        return PassResult(graph, (), tuple(near))
+    return PassResult(graph.rebuild(nodes, values), tuple(applied), tuple(near))

@@ -287,13 +287,16 @@ class Runner:
 
         graph = with_contents(typed(self._whole(), feeds), known)
         binding = bind_inputs(graph, feeds, around)
+        software = self.device is not None and self.device.target.software
+        on_cpu = software or options.device == "cpu"
         passed = self._passed.get(signature)
         if passed is None or GuardTable(passed.guards).broken(binding):
-            passed = self._passed[signature] = optimise(graph, options, binding)
+            passed = optimise(graph, options, binding, on_cpu)
+            self._passed[signature] = passed
         plan, used = self._planned(passed, options, binding, around)
         if GuardTable(plan.guards).broken(binding):
             fixed = specialised(graph, binding)
-            passed = optimise(fixed, options, binding)
+            passed = optimise(fixed, options, binding, on_cpu)
             plan, used = self._planned(passed, options, binding, around)
             binding = bind_inputs(plan.graph, feeds, around)
             for guard in GuardTable(plan.guards).broken(binding):

@@ -23,7 +23,7 @@ from engine.passes.infer import infer
 Array = npt.NDArray[Any]
 Weights = Mapping[str, Array]
 
-WITHOUT_KERNEL = frozenset({"Swish"})
+WITHOUT_KERNEL = frozenset({"Attention", "Swish"})
 """Operators that ONNX Runtime lacks in opset 28."""
 
 HEADER = '<ir_version: 13, opset_import: ["" : 28]>\n'

@@ -145,7 +145,7 @@ def test_a_person_searches_picks_and_filters(tmp_path: Path) -> None:
     went = visit(explain_page(report(text=BETWEEN), "between.onnx"), tmp_path, script)
     assert went.problems == []
     seen = went.found
-    assert (seen["cards"], seen["groups"]) == (6, 0)
+    assert (seen["cards"], seen["groups"]) == (6, 1)
     assert [b.split(":")[0] for b in seen["bands"]] == [
         "GPU 0",
         "CPU 1",
