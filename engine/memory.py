@@ -69,15 +69,21 @@ class MemoryPlan:
 def assign(lifetimes: Sequence[Interval], binding: Mapping[str, int] | None = None) -> MemoryPlan:
     """Gives every value a slot, aiming at few bytes at `binding`.
 
-    Two greedy orders are tried, by size and by time, and the one that takes fewer bytes is kept.
+    Greedy orders are tried, by size with the first or the longest of equal ones in front, and by
+    time, and the one that takes the fewest bytes is kept.
 
     Raises: PlanError if a name comes twice, a life ends before it begins, or a size is negative.
     """
     nbytes = evaluate_all([v.nbytes for v in lifetimes], binding)
     _check(lifetimes, nbytes)
     shared = [i for i, v in enumerate(lifetimes) if not v.pinned]
+    longest = sorted(shared, key=lambda i: lifetimes[i].first - lifetimes[i].last)
     groups = min(
-        (_by_size(lifetimes, nbytes, shared), _by_time(lifetimes, nbytes, shared)),
+        (
+            _by_size(lifetimes, nbytes, sorted(shared, key=lambda i: lifetimes[i].first)),
+            _by_size(lifetimes, nbytes, longest),
+            _by_time(lifetimes, nbytes, shared),
+        ),
         key=lambda found: (_total(found, nbytes), len(found)),
     )
     groups = [*([i] for i, v in enumerate(lifetimes) if v.pinned), *groups]
@@ -116,10 +122,13 @@ def _check(lifetimes: Sequence[Interval], nbytes: Sequence[int]) -> None:
 def _by_size(
     lifetimes: Sequence[Interval], nbytes: Sequence[int], items: Iterable[int]
 ) -> list[list[int]]:
-    """Largest first, each into the smallest slot (all are large enough) that is free then."""
+    """Largest first, each into the smallest slot (all are large enough) that is free then.
+
+    Of equal ones, in the order given.
+    """
     groups: list[list[int]] = []
     lives: list[list[tuple[int, int]]] = []
-    for i in sorted(items, key=lambda i: (-nbytes[i], lifetimes[i].first, i)):
+    for i in sorted(items, key=lambda i: -nbytes[i]):
         life = (lifetimes[i].first, lifetimes[i].last)
         for group, taken in zip(reversed(groups), reversed(lives), strict=True):
             place = bisect_left(taken, life)
