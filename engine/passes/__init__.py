@@ -24,6 +24,8 @@ from engine.passes.fuse_attention import fuse_attention
 from engine.passes.fuse_gelu import fuse_gelu
 from engine.passes.fuse_layernorm import fuse_layernorm
 from engine.passes.infer import infer
+from engine.passes.join_products import join_products
+from engine.passes.look_up import look_up
 from engine.passes.lower_batchnorm import lower_batchnorm
 from engine.passes.lower_contrib import lower_contrib
 from engine.passes.lower_einsum import lower_einsum
@@ -128,6 +130,16 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "fuse_activations",
         fuse_activations,
         "before factors such as 1/6 are folded into weights",
+    ),
+    PipelineStep(
+        "look_up",
+        look_up,
+        "before the product would be joined with others, or its scale folded into its weights",
+    ),
+    PipelineStep(
+        "join_products",
+        join_products,
+        "after cse, which finds that constants are the same",
     ),
     PipelineStep(
         "fold_batchnorm",

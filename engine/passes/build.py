@@ -78,8 +78,8 @@ class Builder(NodeView):
         return bool(name) and (name in self.graph.consumers or self.graph.is_output(name))
 
 
-Rule = Callable[[Builder], str]
-"""Adds nodes to a builder; returns "" or why it could not."""
+Rule = Callable[[Builder], str | None]
+"""Adds nodes to a builder; returns "", or why it could not, or None if nobody would expect it."""
 
 
 def replace_nodes(graph: Graph, rule_of: Callable[[Node], Rule | None]) -> PassResult:
@@ -105,8 +105,8 @@ def replace_here(graph: Graph, rule_of: Callable[[Node], Rule | None]) -> PassRe
             reason = rule(builder)
         except ShapeError as error:
             reason = str(error)
-        if reason:
-            near.append(f"{label(node)} kept: {reason}")
+        if reason or reason is None:
+            near += [f"{label(node)} kept: {reason}"] if reason else []
             nodes.append(node)
             continue
         nodes += builder.nodes

@@ -60,7 +60,7 @@ def _rule_of(node: Node) -> Rule | None:
     return None
 
 
-def _in_floats(b: Builder) -> str:
+def _in_floats(b: Builder) -> str | None:
     index = 2 if b.node.op_type == "EmbedLayerNormalization" else 0
     dtype = b.dtype(index)
     if dtype.name not in FLOATS:

@@ -18,9 +18,9 @@ from tests.real_models import RealModel, real_models
 
 FOUND = {
     "aecmos": {"Swish": 6},
-    "captcha_crnn": {"BatchNormalization": 0},
+    "captcha_crnn": {"BatchNormalization": 0, "Gemm": 42},
     "layout_cdla": {"HardSwish": 94, "BatchNormalization": 0, "Clip": 0},
-    "magika": {"Gelu": 2, "Tanh": 0},
+    "magika": {"Gelu": 2, "Tanh": 0, "Equal": 0},
     "minilm_w8": {"Gelu": 6, "Erf": 0},
     "oww_hey_jarvis": {"LayerNormalization": 2, "ReduceMean": 0},
     "ppocr_cls": {"HardSwish": 18, "BatchNormalization": 0, "Clip": 0},
