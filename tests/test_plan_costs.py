@@ -58,7 +58,6 @@ TOO_MANY_KERNELS: Mapping[str, Excess] = {
     "light_squeezenet": Excess(39 / 31, JOINS),
 }
 TOO_MANY_BYTES: Mapping[str, Excess] = {
-    "magika": Excess(1.449, STATISTICS),
     "basic_pitch": Excess(2.505, "a constant-Q transform of Pad, Slice and Concat"),
     "spindle_eeg": Excess(3.065, "circular padding is two Slices and a Concat"),
     "oww_melspec": Excess(1.329, TURNS),
