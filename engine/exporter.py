@@ -1,4 +1,4 @@
-"""`Graph` to ONNX models: whole, or one node with the types of its operands."""
+"""`Graph` to ONNX models; and what onnx says of the types of one node's operands and results."""
 
 from __future__ import annotations
 
@@ -47,31 +47,11 @@ def to_model(graph: Graph, constants: bool = True) -> ModelProto:
                 f"{node.op_type} {node.key!r} is of version {node.since_version}, opset "
                 f"{opset[node.domain]} means version {current}"
             )
-    return _model(_graph_proto(graph, constants), opset)
-
-
-def node_model(graph: Graph, node: Node, constants: bool = False) -> ModelProto:
-    """An ONNX model of one node of `graph`, whose inputs are the node's inputs and captures.
-
-    Args:
-        graph: gives the types of the operands.
-        node: one of its nodes.
-        constants: whether operands that are constant become initializers instead.
-    """
-    kept = [n for n in node.reads if not (constants and graph.constant(n) is not None)]
-    values = {n: graph.values[n] for n in (*node.reads, *node.writes)}
-    if not constants:
-        values = {n: Value(n, v.type) for n, v in values.items()}
-    single = Graph((node,), values, tuple(kept), node.writes, name="node")
-    opset = {"": PINNED, **graph.opset}
-    opset[node.domain] = node.since_version
-    return _model(_graph_proto(single, True), opset)
-
-
-def _model(graph: GraphProto, opset: Mapping[str, int]) -> ModelProto:
-    imports = [helper.make_opsetid(domain, version) for domain, version in opset.items()]
     return helper.make_model(
-        graph, opset_imports=imports, ir_version=_IR_VERSION, producer_name="onnx-wgpu"
+        _graph_proto(graph, constants),
+        opset_imports=[helper.make_opsetid(domain, version) for domain, version in opset.items()],
+        ir_version=_IR_VERSION,
+        producer_name="onnx-wgpu",
     )
 
 

@@ -6,7 +6,6 @@ value, so that all sizes are real ones. The plan's side reads dispatches, values
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -53,7 +52,6 @@ class Ideal:
 
     kernels: int
     nbytes: int
-    by_operator: Mapping[str, int]
 
 
 def ideal(model: ModelProto, feeds: Mapping[str, Array]) -> Ideal:
@@ -64,16 +62,16 @@ def ideal(model: ModelProto, feeds: Mapping[str, Array]) -> Ideal:
     """
     values = every_value(model, feeds)
     moving = depending(model, feeds)
-    nbytes, count = 0, Counter[str]()
+    nbytes = count = 0
     for node in model.graph.node:
         if node.op_type not in HEAVY or not moving.intersection(node.input):
             continue
         data = [values[n] for n in (*node.input, *node.output) if n in values]
         if all(a.size <= 64 and a.dtype.kind in "iub" for a in data):
             continue
-        count[node.op_type] += 1
+        count += 1
         nbytes += sum(stored_nbytes(a) for a in data)
-    return Ideal(count.total(), nbytes, count)
+    return Ideal(count, nbytes)
 
 
 def stored_nbytes(array: Array) -> int:

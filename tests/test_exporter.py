@@ -11,11 +11,11 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from engine.errors import ModelError
-from engine.exporter import node_model, to_model
+from engine.exporter import to_model
 from engine.importer import load_model
 from engine.ir import Graph
 from engine.passes import run_passes
-from tests.test_importer import BOOL, INT64, branch, model, value
+from tests.test_importer import INT64, branch, model, value
 
 X = value("x", ["N", 3])
 WEIGHT = {"w": np.arange(3, dtype=np.float32)}
@@ -98,46 +98,18 @@ def test_an_empty_list_keeps_the_type_of_the_schema() -> None:
     assert proto.graph.node[0].attribute[0].type == onnx.AttributeProto.STRINGS
 
 
-def test_one_node_with_the_types_of_its_operands() -> None:
-    product = helper.make_node("MatMul", ["x", "x2"], ["p"])
-    sum_node = helper.make_node("Add", ["p", "w"], ["y"])
-    graph = typed([product, sum_node], ["y"], X, value("x2", [3, 3]))
-    add = graph.producer["y"]
-    proto = node_model(graph, add)
-    onnx.checker.check_model(proto)
-    assert [i.name for i in proto.graph.input] == ["p", "w"]
-    (y,) = ReferenceEvaluator(proto).run(None, {"p": DATA, "w": WEIGHT["w"]})
-    assert np.array_equal(y, DATA + WEIGHT["w"])
-    proto = node_model(graph, add, constants=True)
-    assert [i.name for i in proto.graph.input] == ["p"]
-    assert [t.name for t in proto.graph.initializer] == ["w"]
-
-
-def test_captures_of_one_node_are_its_inputs() -> None:
-    then = branch("t", [helper.make_node("Add", ["x", "w"], ["r"])], "r")
-    other = branch("e", [helper.make_node("Neg", ["x"], ["r"])], "r")
-    node = helper.make_node("If", ["c"], ["y"], then_branch=then, else_branch=other)
-    graph = typed([node], ["y"], X, value("c", [], BOOL))
-    proto = node_model(graph, graph.nodes[0])
-    assert {i.name for i in proto.graph.input} == {"c", "x", "w"}
-    feed = {"c": np.array(True), "x": DATA, "w": WEIGHT["w"]}
-    (y,) = ReferenceEvaluator(proto).run(None, feed)
-    assert np.array_equal(y, DATA + WEIGHT["w"])
-
-
 def test_a_node_of_an_older_form_is_refused_in_a_whole_model() -> None:
     graph = load_model(model([helper.make_node("Relu", ["x"], ["y"])], [X], ["y"])).graph
     old = graph.rebuild([graph.nodes[0].replace(since_version=6)])
     with pytest.raises(ModelError, match="Relu 'y' is of version 6"):
         to_model(old)
-    assert node_model(old, old.nodes[0]).opset_import[0].version == 6
 
 
-def test_operand_types_of_sequences() -> None:
+def test_types_of_sequences() -> None:
     nodes = [
         helper.make_node("SequenceConstruct", ["x", "x"], ["q"]),
         helper.make_node("SequenceAt", ["q", "i"], ["y"]),
     ]
-    graph = typed(nodes, ["y"], X, value("i", [], INT64))
-    proto = node_model(graph, graph.producer["y"])
-    assert proto.graph.input[0].type.WhichOneof("value") == "sequence_type"
+    proto = to_model(typed(nodes, ["y"], X, value("i", [], INT64)))
+    (q,) = (v for v in proto.graph.value_info if v.name == "q")
+    assert q.type.WhichOneof("value") == "sequence_type"

@@ -20,10 +20,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=count, default=10, metavar="N", help="rows of the table")
     parser.add_argument("--dry-run", action="store_true", help="keep nothing")
     parser.add_argument(
-        "--output", type=Path, metavar="FILE", help="add to this file, not to the one that sessions read"
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="add to this file, not to the one that sessions read",
     )
     parser.add_argument(
-        "--for", dest="name", metavar="PREFIX", help="how the names of adapters begin that --output is for"
+        "--for",
+        dest="name",
+        metavar="PREFIX",
+        help="how the names of adapters begin that --output is for",
     )
 
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.ir import Array
+from engine.runtime.device import adapters
 from engine.runtime.session import InferenceSession
 from engine.tools.bench_start import Start, starts
 from engine.tools.inputs import describe
@@ -46,6 +47,11 @@ class Settings:
     disable: tuple[str, ...] = ()
     target: str | None = None
     require_gpu: bool = False
+
+    @property
+    def any_gpu(self) -> bool:
+        """Whether it does not matter which GPU there is, or if there is one."""
+        return self.adapter is None and not self.require_gpu
 
     def arguments(self, device: str) -> dict[str, Any]:
         """What a session for a device is made with."""
@@ -167,6 +173,9 @@ def bench(
     contestants: list[_Contestant] = []
     try:
         for device in settings.devices:
+            if device == "gpu" and settings.any_gpu and not adapters():
+                missing[device] = "no adapter was found"
+                continue
             progress(f"{device}: creating the session")
             made = _Engine(model, device, settings)
             contestants.append(made)

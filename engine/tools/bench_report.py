@@ -32,9 +32,9 @@ Cell = str | None
 Row = tuple[str, list[Cell]]
 
 
-def title(result: Measurement) -> str:
-    """A column's name."""
-    return TITLES.get(result.device, result.device.upper())
+def title(device: str) -> str:
+    """What a contestant is called, as at its column."""
+    return TITLES.get(device, device.upper())
 
 
 def machine() -> dict[str, str]:
@@ -83,7 +83,7 @@ def heading(model: str, results: Results, cool_down_s: float = 0.0) -> list[str]
         f"machine: {found['processor']}, {found['cores']} cores{memory}{load}; {found['system']}",
         "versions: " + ", ".join(f"{k} {v}" for k, v in versions().items()),
         *(_taking_part(r) for r in measured),
-        *(f"{TITLES.get(name, name)}: {why}" for name, why in results.missing.items()),
+        *(f"{title(name)}: {why}" for name, why in results.missing.items()),
     ]
     pause = f", {cool_down_s:g} s of rest before each" if cool_down_s else ""
     calls = len(measured[0].warm_ms)
@@ -95,7 +95,7 @@ def heading(model: str, results: Results, cool_down_s: float = 0.0) -> list[str]
 
 
 def _taking_part(result: Measurement) -> str:
-    line = f"{title(result)}: {result.name}"
+    line = f"{title(result.device)}: {result.name}"
     if result.device in ("cpu", ONNXRUNTIME):
         return line
     return (
@@ -179,7 +179,7 @@ def verdict(results: Sequence[Measurement]) -> list[str]:
 
 
 def _named(result: Measurement) -> str:
-    return "ONNX Runtime" if result.device == ONNXRUNTIME else f"the {title(result)}"
+    return "ONNX Runtime" if result.device == ONNXRUNTIME else f"the {title(result.device)}"
 
 
 def as_json(model: str, results: Results) -> dict[str, Any]:
@@ -218,5 +218,5 @@ def chart(model: str, results: Sequence[Measurement]) -> Drawing:
         else:
             pieces = [0.0, 0.0, 0.0, result.median_ms]
         note = f"{result.median_ms:.2f} ms, p90 {result.p90_ms:.2f}"
-        bars.append(Bar(title(result), tuple(pieces), note))
+        bars.append(Bar(title(result.device), tuple(pieces), note))
     return stacked(f"{model}: a warm call, median in ms", legend, bars)

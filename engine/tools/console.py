@@ -65,7 +65,7 @@ def bench_table(results: Sequence[Measurement]) -> Table:
     table = Table(box=SIMPLE_HEAD, title="milliseconds", title_justify="left")
     table.add_column("")
     for result in results:
-        table.add_column(bench_report.title(result), justify="right")
+        table.add_column(bench_report.title(result.device), justify="right")
     for name, cells in bench_report.rows(results):
         table.add_row(name, *("-" if cell is None else cell for cell in cells))
     return table

@@ -146,9 +146,6 @@ def test_average_pool_that_counts_its_own() -> None:
     )
 
 
-INF = PADS + ", float v = {-inf}"
-
-
 def test_max_pool_padded_with_the_least() -> None:
     graph = typed(
         pool(

@@ -105,10 +105,6 @@ class TestSymbolicShapes:
         assert twice.applied == ()
 
 
-UNRULED = [node("GridSample", "x g", "y")]
-GRID = [value("x", ["N", 3, 8, 8]), value("g", ["N", "H", "W", 2])]
-
-
 class TestOperatorsWithoutARule:
     @pytest.fixture(autouse=True)
     def no_rules(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from engine.errors import EngineError
+from engine.tools import bench as bench_module
 from engine.tools import bench_report
 from engine.tools.bench import PHASES, Measurement, Results, Settings, bench, largest_error
 from engine.tools.bench_start import Start, resident_peak, starts
@@ -54,6 +55,16 @@ def test_every_warm_call_is_recorded_by_phase(model: Path) -> None:
     assert gpu.device_nbytes >= 60 + 48
     assert peer.device == "onnxruntime" and peer.overhead_ms is None
     assert told[0] == "cpu: creating the session" and told[-1] == "warm call 4 of 4"
+
+
+def test_without_a_gpu_the_others_are_measured(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_module, "adapters", lambda: [])
+    results = bench(model, lambda s: make_inputs(s, {}, {"n": "4"}), QUICK)
+    assert [m.device for m in results.measured] == ["cpu", "onnxruntime"]
+    assert "GPU: no adapter was found" in bench_report.heading("affine.onnx", results)
+    assert bench_report.verdict(results.measured) == []
 
 
 def test_a_model_that_onnx_runtime_refuses_is_still_measured(tmp_path: Path) -> None:
