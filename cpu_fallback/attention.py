@@ -18,6 +18,12 @@ def heads_first(x: Tensor, heads: int | None, name: str) -> Tensor:
     return x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(0, 2, 1, 3)
 
 
+def heads_joined(x: Tensor) -> Tensor:
+    """[batch, heads, seq, size] -> [batch, seq, heads * size]."""
+    batch, heads, seq, size = x.shape
+    return x.transpose(0, 2, 1, 3).reshape(batch, seq, heads * size)
+
+
 def _bias(
     attn_mask: Tensor | None,
     offset: Tensor,
@@ -76,6 +82,8 @@ def grouped_matmul(queries: Tensor, keys: Tensor) -> Tensor:
     groups = keys.shape[1]
     if groups == 0 or heads % groups:
         raise ValueError(f"{heads} query heads are no multiple of {groups} key heads")
+    if keys.shape[0] != batch:
+        raise ValueError(f"a batch of {batch} queries does not fit one of {keys.shape[0]} keys")
     merged = queries.reshape(batch, groups, heads // groups * length, size)
     product = np.matmul(merged, keys)
     return np.asarray(product.reshape(batch, heads, length, keys.shape[-1]))
@@ -148,7 +156,7 @@ def attention(
     stages.append(probabilities(scores, bias))
     y = grouped_matmul(stages[3].astype(work), v.astype(work)).astype(dtype)
     if packed:
-        y = y.transpose(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], -1)
+        y = heads_joined(y)
     return y, k, v, stages[qk_matmul_output_mode].astype(dtype)
 
 

@@ -6,7 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpu_fallback.attention import grouped_matmul, heads_first, probabilities, rotary_embedding
+from cpu_fallback.attention import (
+    grouped_matmul,
+    heads_first,
+    heads_joined,
+    probabilities,
+    rotary_embedding,
+)
 from cpu_fallback.numeric import wide
 from cpu_fallback.registry import Tensor, cpu_op
 
@@ -24,8 +30,14 @@ def _attend(
     if bias is not None:
         scores = scores + bias
     y = grouped_matmul(probabilities(scores, None), v.astype(work))
-    joined = y.transpose(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], -1)
+    joined = heads_joined(y)
     return np.asarray(joined.astype(q.dtype))
+
+
+def _packed_rows(x: Tensor) -> Tensor:
+    """[batch, seq, heads, size] -> [batch, seq, heads * size]."""
+    batch, seq, heads, size = x.shape
+    return x.reshape(batch, seq, heads * size)
 
 
 def _padding_bias(mask: Tensor, batch: int, n_key: int, filler: float) -> Tensor:
@@ -83,9 +95,9 @@ def multi_head_attention(
     Source: com.microsoft MultiHeadAttention-1.
     """
     if query.ndim == 5:
-        query, key, value = (query[:, :, :, i].reshape(*query.shape[:2], -1) for i in range(3))
+        query, key, value = (_packed_rows(query[:, :, :, i]) for i in range(3))
     elif key is not None and key.ndim == 5:
-        key, value = (key[:, :, :, i].reshape(*key.shape[:2], -1) for i in range(2))
+        key, value = (_packed_rows(key[:, :, :, i]) for i in range(2))
     if key is None or value is None:
         raise ValueError("MultiHeadAttention needs a key and a value, or them packed")
     if bias is not None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from cpu_fallback.elementwise import fitting, is_short_float
@@ -12,10 +14,15 @@ def _wide(x: Tensor) -> Tensor:
     return x.astype(np.float32) if is_short_float(x.dtype) else x
 
 
-def _per_channel(values: Tensor, x: Tensor) -> Tensor:
-    """[C] as an operand of [N, C, ...]. Raises: ValueError if there are not C of them."""
+def _check_channels(values: Tensor, x: Tensor) -> None:
+    """Raises: ValueError unless `values` has one number for each channel of `x`."""
     if values.shape != x.shape[1:2]:
         raise ValueError(f"{values.shape} numbers per channel do not fit {x.shape}")
+
+
+def _per_channel(values: Tensor, x: Tensor) -> Tensor:
+    """[C] as an operand of [N, C, ...]. Raises: ValueError if there are not C of them."""
+    _check_channels(values, x)
     return _wide(values).reshape(1, -1, *(1,) * (x.ndim - 2))
 
 
@@ -110,7 +117,8 @@ def group_normalization(
     Source: ONNX GroupNormalization-21.
     """
     y = x.astype(np.float32) if stash_type == 1 else _wide(x)
-    grouped = y.reshape(x.shape[0], num_groups, -1)
+    size = math.prod(x.shape[1:]) // num_groups
+    grouped = y.reshape(x.shape[0], num_groups, size)
     normal = _standardized(grouped, (2,), epsilon).reshape(x.shape).astype(x.dtype)
     result = _wide(normal) * _per_channel(scale, x) + _per_channel(bias, x)
     return np.asarray(result).astype(x.dtype, copy=False)
@@ -138,6 +146,8 @@ def batch_normalization(
     y = _wide(x)
     if y.ndim == 1:
         y = y[:, None]
+    for given in (scale, b, input_mean, input_var):
+        _check_channels(given, y)
     mean, variance = _wide(input_mean), _wide(input_var)
     kept: tuple[Tensor, ...] = ()
     if training_mode:

@@ -161,7 +161,12 @@ def max_unpool(
     """`x` [N, C, spatial] written to the flat `indices` (int64, same shape) of a tensor of zeros.
 
     Indices count in the shape that the attributes give; a larger `output_shape` [N, C, out] gets
-    that tensor in its front corner. Returns: [N, C, out]. Source: ONNX MaxUnpool-22."""
+    that tensor in its front corner. Returns: [N, C, out].
+
+    Raises: ValueError if `indices` has another shape. Source: ONNX MaxUnpool-22.
+    """
+    if x.shape != indices.shape:
+        raise ValueError(f"{indices.shape} indices do not fit {x.shape} elements")
     rank = x.ndim - 2
     steps, around = strides or (1,) * rank, pads or (0,) * (2 * rank)
     natural = tuple(

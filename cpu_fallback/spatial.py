@@ -112,12 +112,15 @@ def grid_sample(
 ) -> Tensor:
     """`x` [N, C, sizes...] at normalised positions `grid` [N, out..., dims], last size first.
 
-    Raises: ValueError for an unknown mode or padding mode. Source: ONNX GridSample-22.
+    Raises: ValueError for an unknown mode or padding mode, or a grid that does not fit `x`.
+    Source: ONNX GridSample-22.
     """
     if mode not in _MODES or padding_mode not in ("zeros", "border", "reflection"):
         raise ValueError(f"GridSample: mode {mode!r} with padding_mode {padding_mode!r}")
+    if (grid.ndim, grid.shape[0], grid.shape[-1]) != (x.ndim, x.shape[0], x.ndim - 2):
+        raise ValueError(f"GridSample: a grid of shape {grid.shape} for an input of {x.shape}")
     out_sizes, work = grid.shape[1:-1], wide(x.dtype)
-    points = grid.reshape(grid.shape[0], -1, grid.shape[-1]).astype(work)
+    points = grid.reshape(x.shape[0], math.prod(out_sizes), x.ndim - 2).astype(work)
     coordinates = []
     for dim, size in enumerate(x.shape[2:]):
         value = points[..., points.shape[-1] - 1 - dim]
@@ -165,8 +168,9 @@ def _roi_samples(
     """[C, out_h, out_w]: average or greatest sample of each bin of one region."""
     axes = []
     for d in range(2):
-        steps = (np.arange(grid[d]) + 0.5) * bins[d] / grid[d]
-        positions = start[d] + np.arange(pooled[d])[:, None] * bins[d] + steps
+        steps = (np.arange(grid[d], dtype=image.dtype) + 0.5) * bins[d] / grid[d]
+        places = np.arange(pooled[d], dtype=image.dtype)[:, None]
+        positions = start[d] + places * bins[d] + steps
         axes.append(_axis_weights(positions.reshape(-1), image.shape[1 + d]))
     (y0, y1, fy, ok_y), (x0, x1, fx, ok_x) = axes
     counts = ok_y[:, None] & ok_x

@@ -59,8 +59,9 @@ def _support(view: NodeView, ranges: Ranges) -> Support:
             return ops.no(found)
         guards.append(found)
     try:
-        guards += agreements(view, op.elementwise is not None and op.elementwise.walks is None)
-        own = op.supports(view) if op.supports is not None else ops.YES
+        with view.checked():
+            guards += agreements(view, op.elementwise is not None and op.elementwise.walks is None)
+            own = op.supports(view) if op.supports is not None else ops.YES
     except ShapeError as error:
         return ops.no(str(error))
     return Support(own.ok, own.reason, (*guards, *own.guards)) if own.ok else own

@@ -9,6 +9,8 @@ from engine.dims import Dim, Guard
 from engine.errors import ShapeError
 from engine.ir import Array, Shape
 from engine.ops import NodeView
+from engine.ops.attention import MASK, VALID, K, Q, V, heads_of
+from engine.ops.recurrent import recurrence
 
 Rule = Callable[[NodeView], Iterator[Guard]]
 
@@ -50,7 +52,12 @@ def _alike(view: NodeView, a: Shape, b: Shape) -> Iterator[Guard]:
 
 
 def _fits(view: NodeView, shape: Shape, onto: Shape) -> Iterator[Guard]:
-    """An operand of `shape` broadcasts to `onto`: each size is the same, or 1."""
+    """An operand of `shape` broadcasts to `onto`: each size is the same, or 1.
+
+    Raises: ShapeError if it has more axes.
+    """
+    if len(shape) > len(onto):
+        raise ShapeError(f"{view.describe()}: {shape} has more axes than {onto}")
     for dim, out in zip(shape[::-1], onto[::-1], strict=False):
         if dim not in (out, 1):
             why = f"sizes {dim} and {out} broadcast in {view.describe()}"
@@ -178,6 +185,62 @@ def _scatter_nd(view: NodeView) -> Iterator[Guard]:
     yield from _coordinates(view)
 
 
+def _attention(view: NodeView) -> Iterator[Guard]:
+    """Heads that are multiplied are alike, and a mask is no wider than there are keys."""
+    q, k = heads_of(view, Q, "q_num_heads"), heads_of(view, K, "kv_num_heads")
+    v = heads_of(view, V, "kv_num_heads")
+    yield from _alike(view, (q.batch, q.size), (k.batch, k.size))
+    yield from _alike(view, (k.batch, k.heads, k.length), (v.batch, v.heads, v.length))
+    if view.has(MASK):
+        mask = view.shape(MASK)
+        yield from _fits(view, mask[:-1], (q.batch, q.heads, q.length))
+        yield dims.at_least(k.length, mask[-1])
+    if view.has(VALID):
+        yield from _alike(view, view.shape(VALID), (q.batch,))
+
+
+def _recurrent(view: NodeView) -> Iterator[Guard]:
+    """Weights, biases, lengths and states have the sizes that input and hidden units imply."""
+    found = recurrence(view)
+    lead, units = found.directions, found.hidden
+    gates = found.cell.gates * units
+    sequences = found.sequences
+    state = (sequences, lead, units) if found.batch_first else (lead, sequences, units)
+    due: tuple[Shape, ...] = (
+        (lead, gates, found.inputs),
+        (lead, gates, units),
+        (lead, 2 * gates),
+        (sequences,),
+        state,
+        state,
+        (lead, 3 * units),
+    )
+    for index, shape in enumerate(due, 1):
+        if view.has(index):
+            yield from _alike(view, view.shape(index), shape)
+
+
+def _grid_sample(view: NodeView) -> Iterator[Guard]:
+    """A grid for each image, a coordinate for each axis, and something to sample."""
+    x, grid = view.shape(0), view.shape(1)
+    yield from _alike(view, (x[0], len(x) - 2), (grid[0], grid[-1]))
+    for size in x[2:]:
+        yield dims.at_least(size, 1)
+
+
+def _roi_align(view: NodeView) -> Iterator[Guard]:
+    """Four edges and an image for each region, and something to sample."""
+    count = view.shape(1)[0]
+    for size in (view.shape(0)[0], *view.shape(0)[2:]):
+        yield dims.at_least(size, 1)
+    yield from _alike(view, view.shape(1), (count, 4))
+    yield from _alike(view, view.shape(2), (count,))
+
+
+def _max_unpool(view: NodeView) -> Iterator[Guard]:
+    yield from _alike(view, view.shape(0), view.shape(1))
+
+
 def _normalization(view: NodeView) -> Iterator[Guard]:
     """Scale and bias broadcast to the tensor, and do not make it larger."""
     for index in (1, 2):
@@ -188,26 +251,33 @@ def _normalization(view: NodeView) -> Iterator[Guard]:
 def _per_channel(view: NodeView) -> Iterator[Guard]:
     """One number for each channel, in all inputs but the first."""
     for index in range(1, len(view.node.inputs)):
-        yield from _same(view, view.shape(index)[0], view.shape(0)[1])
+        yield from _alike(view, view.shape(index), view.shape(0)[1:2])
 
 
 _RULES: dict[str, Rule] = {
+    "Attention": _attention,
     "BatchNormalization": _per_channel,
     "Concat": _concat,
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "DepthToSpace": _blocks,
     "Expand": _expand,
+    "GRU": _recurrent,
     "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _coordinates,
     "Gemm": _gemm,
+    "GridSample": _grid_sample,
     "GroupNormalization": _per_channel,
     "InstanceNormalization": _per_channel,
+    "LSTM": _recurrent,
     "LayerNormalization": _normalization,
     "MatMul": _matmul,
+    "MaxUnpool": _max_unpool,
     "RMSNormalization": _normalization,
+    "RNN": _recurrent,
     "Resize": _resize,
+    "RoiAlign": _roi_align,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
     "SpaceToDepth": _blocks,

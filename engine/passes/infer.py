@@ -154,7 +154,8 @@ class Inference:
         if rule is not None and rule.infer is not None:
             view = ops.InferView(work, node, lambda hint: self.fresh(f"{node.key}_{hint}"))
             try:
-                found = rule.infer(view)
+                with view.checked():
+                    found = rule.infer(view)
                 self.guards += [g for g in view.guards if g.known is None]
             except ShapeError as error:
                 if not self._vague(node, values):
@@ -185,7 +186,8 @@ class Inference:
         view = ops.InferView(
             work.replace(values=bound), node, lambda hint: self.fresh(f"{node.key}_{hint}")
         )
-        sharper = rule(view)
+        with view.checked():
+            sharper = rule(view)
         if not all(is_typed(Value("", k)) for k in sharper):
             return found
         self._guard(node, symbols)
@@ -273,7 +275,9 @@ class Inference:
             return
         if all(values[n].dims is not None or values[n].constant is not None for n in node.writes):
             return
-        contents = rule.evaluate(ops.NodeView(work, node)) or ()
+        view = ops.NodeView(work, node)
+        with view.checked():
+            contents = rule.evaluate(view) or ()
         for name, content in zip(node.outputs, contents, strict=False):
             if not name or content is None:
                 continue

@@ -37,6 +37,10 @@ def _lower(view: Builder) -> str:
     rank = len(view.shape(0))
     if rank < 2:
         return f"its input has rank {rank}, without channels"
+    sizes = {c.shape for c in constants if c is not None}
+    channels = view.shape(0)[1]
+    if len(sizes) > 1 or (isinstance(channels, int) and sizes != {(channels,)}):
+        return "its scale, bias, mean and variance are not one number for each channel"
     scale, bias, mean, variance = (
         c.astype(np.float64).reshape(-1) for c in constants if c is not None
     )

@@ -171,6 +171,22 @@ def test_roi_align_agrees_with_ort(attributes: dict[str, Any]) -> None:
     np.testing.assert_allclose(run("RoiAlign", inputs, **attributes)[0], expected, 1e-4, 1e-5)
 
 
+@pytest.mark.parametrize("ratio", [0, 2])
+def test_roi_align_at_the_edge_of_what_counts(ratio: int) -> None:
+    """Samples that float32 puts on the last position that counts, and float64 a hair beyond."""
+    x = np.arange(10, dtype=np.float32).reshape(1, 1, 10, 1) + 1
+    rois = np.array([[0, 0, 9, 9], [0, 5, 4, 9], [5, 5, 9, 9]], np.float32)
+    attributes = {
+        "output_height": 5,
+        "output_width": 5,
+        "sampling_ratio": ratio,
+        "coordinate_transformation_mode": "output_half_pixel",
+    }
+    inputs = [x, rois, np.zeros(3, np.int64)]
+    expected = ort_node("RoiAlign", inputs, 1, model_opset=16, **attributes)[0]
+    np.testing.assert_allclose(run("RoiAlign", inputs, **attributes)[0], expected, 1e-5)
+
+
 def test_max_roi_pool_agrees_with_ort() -> None:
     x = f32(2, 3, 12, 10)
     rois = np.array([[0, 1, 2, 9, 11], [1, 0, 0, 19, 23], [1, 4, 4, 5, 5]], np.float32)

@@ -96,6 +96,64 @@ CASES: list[tuple[str, str, Shapes, list[Shapes]]] = [
         [(4, 0, 2, 3), (4, 0, 3, 2)],
         [[(4, 0, 2, 3), (4, 4, 3, 2)]],
     ),
+    (
+        "float[t, b, i] x, float[1, g, j] w, float[1, h, k] r, float[1, l] c",
+        "y = RNN<hidden_size = 3>(x, w, r, c)",
+        [(4, 2, 5), (1, 3, 5), (1, 3, 3), (1, 6)],
+        [
+            [(4, 2, 4), (1, 3, 5), (1, 3, 3), (1, 6)],
+            [(4, 2, 5), (1, 4, 5), (1, 3, 3), (1, 6)],
+            [(4, 2, 5), (1, 3, 5), (1, 3, 2), (1, 6)],
+            [(4, 2, 5), (1, 3, 5), (1, 3, 3), (1, 5)],
+        ],
+    ),
+    (
+        "float[t, b, 2] x, float[1, 12, 2] w, float[1, 12, 3] r, float[1, c, 3] h",
+        "y = LSTM<hidden_size = 3>(x, w, r, , , h)",
+        [(4, 2, 2), (1, 12, 2), (1, 12, 3), (1, 2, 3)],
+        [[(4, 3, 2), (1, 12, 2), (1, 12, 3), (1, 2, 3)]],
+    ),
+    (
+        "float[b, l, 6] q, float[c, m, 6] k, float[d, n, 4] v, float[o, p] a",
+        "y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, v, a)",
+        [(2, 3, 6), (2, 5, 6), (2, 5, 4), (3, 5)],
+        [
+            [(1, 3, 6), (2, 5, 6), (2, 5, 4), (3, 5)],
+            [(2, 3, 6), (2, 5, 6), (1, 5, 4), (3, 5)],
+            [(2, 3, 6), (2, 4, 6), (2, 5, 4), (3, 4)],
+            [(2, 3, 6), (2, 5, 6), (2, 5, 4), (2, 5)],
+            [(2, 3, 6), (2, 5, 6), (2, 5, 4), (3, 6)],
+        ],
+    ),
+    (
+        "float[n, 1, h, w] x, float[m, 3, 2, c] g",
+        "y = GridSample(x, g)",
+        [(2, 1, 4, 5), (2, 3, 2, 2)],
+        [
+            [(2, 1, 4, 5), (1, 3, 2, 2)],
+            [(1, 1, 4, 5), (2, 3, 2, 2)],
+            [(2, 1, 4, 5), (2, 3, 2, 3)],
+            [(2, 1, 0, 5), (2, 3, 2, 2)],
+        ],
+    ),
+    (
+        "float[n, 1, h, 5] x, float[r, c] b",
+        "i = Constant<value = int64[2] {0, 0}>() y = RoiAlign<sampling_ratio = 2>(x, b, i)",
+        [(1, 1, 4, 5), (2, 4)],
+        [
+            [(1, 1, 4, 5), (3, 4)],
+            [(1, 1, 4, 5), (2, 5)],
+            [(0, 1, 4, 5), (2, 4)],
+            [(1, 1, 0, 5), (2, 4)],
+        ],
+    ),
+    (
+        "float[1, 1, n, 2] x",
+        "i = Constant<value = int64[1, 1, 2, 2] {0, 2, 8, 10}>() "
+        "y = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]>(x, i)",
+        [(1, 1, 2, 2)],
+        [[(1, 1, 3, 2)], [(1, 1, 1, 2)]],
+    ),
 ]
 
 
@@ -113,7 +171,7 @@ def run(session: engine.InferenceSession, shapes: Shapes) -> list[Any]:
 def test_misfits_are_errors(case: tuple[str, str, Shapes, list[Shapes]]) -> None:
     inputs, body, good, bad = case
     model = onnx.parser.parse_model(
-        f'<ir_version: 9, opset_import: ["": 20]> g ({inputs}) => (float y) {{ {body} }}'
+        f'<ir_version: 9, opset_import: ["": 23]> g ({inputs}) => (float y) {{ {body} }}'
     ).SerializeToString()
     with (
         engine.InferenceSession(model, device="cpu") as cpu,
@@ -125,6 +183,83 @@ def test_misfits_are_errors(case: tuple[str, str, Shapes, list[Shapes]]) -> None
                 for session in (cpu, gpu):
                     with pytest.raises(EngineError):
                         run(session, shapes)
+
+
+RANKS = [
+    "float[2, 3] x, float s, float[3] b", "y = BatchNormalization(x, s, b, b, b)",
+    "float[2, 3] x, float[3, 4] w, float[1, 2, 4] c", "y = Gemm(x, w, c)",
+    "float[1, 1, 2, 2] x, float s", "y = Resize(x, , s)",
+    "float[2, 3] x, float s, float[3] b", "y = GroupNormalization<num_groups = 3>(x, s, b)",
+    "float[2, 3] x", "y = BitCast<to = -1>(x)",
+    "float x, float[1, 3, 2] w, float[1, 3, 3] r", "y = RNN<hidden_size = 3>(x, w, r)",
+    "float[2] x, float[1, 1, 3] w", "y = ConvTranspose(x, w)",
+]  # fmt: skip
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize(
+    ("inputs", "body"), [*zip(RANKS[::2], RANKS[1::2], strict=True)], ids=RANKS[1::2]
+)
+def test_operands_of_another_form_are_typed_errors(inputs: str, body: str, device: str) -> None:
+    """A rank or a code that no rule expects: the error names the node, whichever stage meets it."""
+    model = onnx.parser.parse_model(
+        f'<ir_version: 13, opset_import: ["": 26]> g ({inputs}) => (float y) {{ {body} }}'
+    ).SerializeToString()
+    op_type = body.split("=")[1].split("(")[0].split("<")[0].strip()
+    with pytest.raises(EngineError, match=op_type):
+        session = engine.InferenceSession(model, device=device)
+        shapes: Shapes = [tuple(map(int, a.shape or ())) for a in session.get_inputs()]
+        run(session, shapes)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_constant_statistics_of_another_number_of_channels(device: str) -> None:
+    """Those that do not broadcast in the operator must not once it is written as arithmetic."""
+    text = """<ir_version: 9, opset_import: ["": 23]> g (float[n, 3] x) => (float y)
+    { s = Constant<value = float[1] {2}>() b = Constant<value = float[3] {1, 2, 3}>()
+    y = BatchNormalization(x, s, b, b, b) }"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    with (
+        pytest.raises(EngineError, match="per channel"),
+        engine.InferenceSession(model, device=device) as session,
+    ):
+        run(session, [(2, 3)])
+
+
+EMPTY = [
+    (
+        "float[n, 4, 2] x, float[4] s",
+        "y = GroupNormalization<num_groups = 2>(x, s, s)",
+        [(0, 4, 2), (4,)],
+    ),
+    (
+        "float[n, 1, 4, 5] x, float[n, 3, 2, 2] g",
+        "y = GridSample(x, g)",
+        [(0, 1, 4, 5), (0, 3, 2, 2)],
+    ),
+    (
+        "float[b, l, 6] q, float[b, m, 6] k",
+        "y = Attention<q_num_heads = 2, kv_num_heads = 2>(q, k, k)",
+        [(2, 0, 6), (2, 5, 6)],
+    ),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", EMPTY, ids=lambda c: c[1])
+def test_nothing_of_nothing(case: tuple[str, str, Shapes]) -> None:
+    inputs, body, shapes = case
+    model = onnx.parser.parse_model(
+        f'<ir_version: 9, opset_import: ["": 23]> g ({inputs}) => (float y) {{ {body} }}'
+    ).SerializeToString()
+    results = []
+    for device in ("cpu", "gpu"):
+        with engine.InferenceSession(model, device=device) as session:
+            results.append(run(session, shapes)[0])
+    assert results[0].shape == results[1].shape
+    assert results[0].size == 0
 
 
 @pytest.mark.gpu
