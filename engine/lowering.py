@@ -77,7 +77,13 @@ class Lowerer:
             raise PlanError(f"{group.label} has no kernel")
         known_by, style = self._style(group.anchor, op)
         view = Lowering(
-            self.graph, group.anchor, self.target, self._new_scratch, self._new_derived, style
+            self.graph,
+            group.anchor,
+            self.target,
+            self._new_scratch,
+            self._new_derived,
+            style,
+            self.binding,
         )
         stages = op.lower(view)
         chained = len(group.chain) > 1 or op.tail is not None

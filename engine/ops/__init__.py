@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from engine import dims
-from engine.dims import Dim, Guard, ceildiv, dmin
+from engine.dims import Dim, Guard, ceildiv, dmin, evaluate, symbols_of
 from engine.dtypes import DType
 from engine.errors import EngineError, ShapeError
 from engine.ir import Array, Graph, Node, Shape, TensorType, ValueType
@@ -236,11 +236,17 @@ class Lowering(NodeView):
         scratch: Callable[[TensorType], str],
         derived: Callable[[str, str, Callable[[Array], Array], DType | None], str],
         style: str = "",
+        binding: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(graph, node, target)
         self.style = style
+        self._binding = binding or {}
         self._scratch = scratch
         self._derived = derived
+
+    def likely(self, dim: Dim) -> int | None:
+        """A size in the call that the plan is made for, to choose by: other calls differ."""
+        return evaluate(dim, self._binding) if symbols_of(dim) <= self._binding.keys() else None
 
     def scratch(self, dtype: DType, shape: Sequence[Dim]) -> str:
         """Name of a new buffer that lives for this node's stages only."""

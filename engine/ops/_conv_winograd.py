@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from engine.dims import Dim, ceildiv, is_static, product
+from engine.dims import Dim, ceildiv, dmax, dmin, floordiv, product
 from engine.dtypes import FLOAT32
 from engine.ir import Array
 from engine.ops import KernelCall, Lowering, Stage, linear
@@ -222,7 +222,7 @@ def _weights(size: int) -> Callable[[Array], Array]:
 
 @dataclass(frozen=True)
 class Bands:
-    """The tiles of a convolution of known sizes, in runs of rows that are computed in turn.
+    """The tiles of a convolution in runs of rows that are computed in turn.
 
     What the transforms write for a band stays in a cache until it is read, and fits a binding.
 
@@ -232,59 +232,64 @@ class Bands:
         row_nbytes: what transforms write for a row of tiles.
     """
 
-    rows: int
-    columns: int
-    height: int
-    count: int
-    row_nbytes: int
+    rows: Dim
+    columns: Dim
+    height: Dim
+    count: Dim
+    row_nbytes: Dim
 
     @property
-    def tiles(self) -> int:
+    def tiles(self) -> Dim:
         """Tiles of a band, with some that only make it a multiple of four."""
-        return -(-self.height * self.columns // 4) * 4
+        return 4 * ceildiv(self.height * self.columns, 4)
 
 
 def bands(geo: Geometry, size: int) -> Bands:
-    """Bands of equal height."""
+    """Bands of equal height, if sizes are known."""
     _, out_h, out_w = geo.win.out
     rows, columns = geo.batch * ceildiv(out_h, size), ceildiv(out_w, size)
     row_nbytes = 4 * (size + TAPS - 1) ** 2 * columns * (geo.group_in + geo.group_out)
-    assert isinstance(rows, int) and isinstance(columns, int) and isinstance(row_nbytes, int)
-    count = min(MAX_BANDS, -(-rows // max(1, BAND_NBYTES // max(row_nbytes, 1)))) or 1
-    return Bands(rows, columns, -(-rows // count), count, row_nbytes)
+    height = dmin(dmax(rows, 1), dmax(floordiv(BAND_NBYTES, dmax(row_nbytes, 1)), 1))
+    height = dmax(height, ceildiv(rows, MAX_BANDS))
+    count = ceildiv(rows, height)
+    if isinstance(rows, int) and isinstance(count, int):
+        height = ceildiv(rows, max(count, 1))
+    return Bands(rows, columns, height, count, row_nbytes)
 
 
 def fits(view: Lowering, geo: Geometry, size: int) -> bool:
-    """Whether the kernels can compute a convolution of constant weights and known sizes."""
+    """Whether the kernels can compute a convolution: of constant weights, with room for a band."""
     win = geo.win
     if view.const(1) is None or geo.group != 1 or win.kernel != (1, TAPS, TAPS):
         return False
-    sizes = (geo.batch, geo.group_in, geo.group_out, *win.size, *win.out, *win.begin)
-    if win.strides[1:] != (1, 1) or win.dilations[1:] != (1, 1) or not is_static(sizes):
+    if win.strides[1:] != (1, 1) or win.dilations[1:] != (1, 1):
         return False
     found = bands(geo, size)
     weights = 4 * product(((size + TAPS - 1) ** 2, geo.group_in, geo.group_out))
-    assert isinstance(weights, int)
-    return (
-        max(weights, found.height * found.row_nbytes) <= view.target.max_storage_buffer_binding_size
-    )
+    band = view.likely(found.height * found.row_nbytes)
+    if band is None or not isinstance(weights, int):
+        return False
+    return max(weights, band) <= view.target.max_storage_buffer_binding_size
 
 
 def best_size(view: Lowering, geo: Geometry) -> int:
     """The size of tiles that seems fastest in software, 0 if that is none.
 
-    Times are counted in products.
+    Times are counted in products, at the sizes of the call that the plan is made for.
     """
-    direct = TAPS**2 * product((geo.batch, *geo.win.out, geo.group_in, geo.group_out))
     element, weight = COSTS[shares_loads(view.target)]
     found, least = 0, 0.9
     for size in POINTS:
         if not fits(view, geo, size):
             continue
-        tiles = bands(geo, size).rows * bands(geo, size).columns
+        tiles = view.likely(bands(geo, size).rows * bands(geo, size).columns)
+        direct = view.likely(
+            TAPS**2 * product((geo.batch, *geo.win.out, geo.group_in, geo.group_out))
+        )
         places = (size + TAPS - 1) ** 2
         ins, outs = geo.group_in, geo.group_out
-        assert isinstance(ins, int) and isinstance(outs, int) and isinstance(direct, int)
+        if tiles is None or direct is None or not (isinstance(ins, int) and isinstance(outs, int)):
+            continue
         products = tiles * ins * outs + element * tiles * (ins + outs) + weight * ins * outs
         share = places * products / max(direct, 1)
         if tiles >= 16 and share < least:
@@ -305,9 +310,9 @@ def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
         "tiles": cut.height * cut.columns,
         "pitch": cut.tiles,
     }
-    banded = frozenset({"BANDS"} if cut.count > 1 else ())
+    banded = frozenset({"BANDS"} if cut.count != 1 else ())
     if banded:
-        grid |= {"band_rows": cut.height, "last_row": cut.rows - cut.height}
+        grid |= {"band_rows": cut.height, "last_row": dmax(cut.rows - cut.height, 0)}
     first = KernelCall(
         "conv_winograd_input",
         {"x": view.node.inputs[0], "spread": v},
@@ -357,7 +362,7 @@ def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
     return [(first,), _in_turn(product_stage(between, m, view.target), cut.count), (last,)]
 
 
-def _in_turn(stage: Stage, count: int) -> Stage:
+def _in_turn(stage: Stage, count: Dim) -> Stage:
     """A stage that is dispatched `count` times, each time for the same elements of its values."""
     if count == 1:
         return stage

@@ -467,6 +467,25 @@ def test_winograd_in_bands_of_a_row(case: OpCase, monkeypatch: pytest.MonkeyPatc
     check_gpu(case)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("nbytes", [1, 20000, 1 << 22])
+@pytest.mark.parametrize("case", WINOGRAD[:3], ids=case_id)
+def test_winograd_of_open_sizes(case: OpCase, nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = []
+
+    def stages(*args: Any) -> Any:
+        made.append(args[2])
+        return plain(*args)
+
+    plain = winograd.stages
+    monkeypatch.setattr(winograd, "stages", stages)
+    monkeypatch.setattr(winograd, "BAND_NBYTES", nbytes)
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    monkeypatch.setattr(winograd, "best_size", lambda view, geo: 4 * winograd.fits(view, geo, 4))
+    check_gpu(case, dynamic=True)
+    assert made == [4]
+
+
 @given(
     st.integers(1, 40), st.integers(1, 40), st.integers(1, 3), st.sampled_from((1, 5000, 1 << 20))
 )
