@@ -50,6 +50,27 @@ def guarded_window(tile: Tile, kernel: int, stride: int, lead: int | None = None
     return dense(places, [*loads, *tile.multiply(pixels, "at")])
 
 
+def long_window(tile: Tile, kernel: int, stride: int, lead: int | None = None) -> str:
+    """The same for a wide kernel, so many taps at a time that `lead` holds for each of them."""
+    step = 8 if tile.rows * tile.columns <= 64 else 4
+    lines = ["let row_start = row;", "let at_start = at;", "let first_start = first;"]
+
+    def taps_from(start: str, count: int) -> list[str]:
+        return [
+            f"    let first = first_start + i32({start});",
+            "    var row = row_start;",
+            f"    var at = at_start + {start} * PACK;",
+            guarded_window(tile, count, stride, lead),
+            "}",
+        ]
+
+    whole, rest = kernel - kernel % step, kernel % step
+    lines += [f"for (var kx = 0u; kx < {whole}u; kx += {step}u) {{", *taps_from("kx", step)]
+    if rest:
+        lines += ["{", *taps_from(f"{whole}u", rest)]
+    return join(lines, 2)
+
+
 def _guarded_pixels(count: int, lead: int | None) -> tuple[list[str], list[str], list[str]]:
     """Places of neighbouring pixels in their row, their loads, and expressions of them."""
     places: list[str] = []

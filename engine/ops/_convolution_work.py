@@ -150,8 +150,9 @@ def dense_gpu(view: NodeView, geo: Geometry) -> GpuWork:
     batch, depth, height, wide, group_in = integers((geo.batch, *win.kernel, geo.group_in))
     out, step, in_width = integers(win.out), win.strides[2], integers(win.size)[2]
     columns = columns_of(view, geo, out[2])
-    unrolled = step <= wide <= 7 and step <= 2 and win.dilations[2] == 1
-    row = (columns - 1) * step + wide if unrolled else columns * wide
+    unrolled = step <= wide and step <= 2 and win.dilations[2] == 1
+    times = -(-wide // 8)
+    row = times * ((columns - 1) * step) + wide if unrolled else columns * wide
     together = 4 if in_width % 4 == 0 and columns % 4 == 0 and step == 1 else 2
     rows = batch * out[0] * out[1]
     return tiles_gpu(view, geo, rows, out[2], group_in * depth * height * -(-row // together))

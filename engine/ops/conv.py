@@ -58,6 +58,8 @@ from engine.ops._variants import choose, shares_loads
 from engine.windows import Windows, windows
 from engine.work import GpuWork
 
+MAX_UNROLLED = 7
+"""Taps of a row of a kernel that are unrolled; of wider ones, some at a time."""
 UNROLL = 4
 """Input channels in one trip of the loop of a pointwise kernel."""
 
@@ -167,7 +169,10 @@ def _loop(geo: Geometry) -> tuple[Dim, Dim, Loop]:
     out_d, out_h, out_w = win.out
     width, step = win.kernel[2], win.strides[2]
     taps = width if isinstance(width, int) else 1
-    loop = Loop(geo.group_in * product(win.kernel[:2]), taps, (step, max(taps - step, 0)))
+    times = -(-taps // (MAX_UNROLLED + 1))
+    taps = -(-taps // times)
+    trips = geo.group_in * product(win.kernel[:2]) * times
+    loop = Loop(trips, taps, (step, max(taps - step, 0)))
     return geo.batch * out_d * out_h, out_w, loop
 
 
@@ -239,9 +244,11 @@ def _inner_loops(win: Windows, tile: Tile) -> list[tuple[str, bool]]:
     """Texts of one row of the kernel, and whether each needs rows that are multiples of four."""
     width, step, dilation, pad = win.kernel[2], win.strides[2], win.dilations[2], win.begin[2]
     aligned = isinstance(pad, int) and tile.columns % 4 == 0
-    if isinstance(width, int) and step <= width <= 7 and step <= 2 and dilation == 1:
+    if isinstance(width, int) and step <= width and step <= 2 and dilation == 1:
         leads = [pad % 4, None] if isinstance(pad, int) and aligned and width > 1 else [None]
-        if tile.shared:
+        if width > MAX_UNROLLED:
+            text = partial(loops.long_window, tile, width, step)
+        elif tile.shared:
             text = partial(loops.guarded_window, tile, width, step)
         else:
             edges = win.edges(tile.columns, tile.wide)
