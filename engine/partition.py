@@ -31,18 +31,7 @@ from engine.verdicts import (
     is_control_flow,
     roles,
     strongest,
-    verdicts,
 )
-
-__all__ = [
-    "Crossing",
-    "Partition",
-    "Verdict",
-    "check_all_gpu",
-    "checked_inputs",
-    "partition",
-    "verdicts",
-]
 
 Where = Literal["gpu", "cpu", "folded", "host-shape"]
 

@@ -17,10 +17,11 @@ from engine.dims import at_least, symbol
 from engine.errors import UnsupportedOpError
 from engine.ir import Graph
 from engine.ops import NodeView, OpDef, Support
-from engine.partition import Partition, check_all_gpu, checked_inputs, partition, verdicts
+from engine.partition import Partition, check_all_gpu, checked_inputs, partition
 from engine.placement import Model, build_model, minimum_cut
 from engine.ranges import ranges
 from engine.target import Target
+from engine.verdicts import verdicts
 from engine.work import CpuWork, GpuWork
 from tests.profiles import changed, round_profile
 from tests.small_graphs import Builder

@@ -478,7 +478,7 @@ def _cpu(view: NodeView) -> CpuWork:
     return recurrent_cpu(steps, sequences, directions, rows, inputs, hidden, calls)
 
 
-def _gpu(view: NodeView) -> GpuWork:
+def recurrent_gpu(view: NodeView) -> GpuWork:
     """Products of one row a sequence: weights are loaded by fours, and used once."""
     (count,) = integers((flops(view),))
     return GpuWork(1, loads=count // 8)
@@ -498,7 +498,7 @@ for _name in CELLS:
             flops=flops,
             launches=_launches,
             cpu=_cpu,
-            gpu=_gpu,
+            gpu=recurrent_gpu,
             tolerance=5e-6,
         )
     )

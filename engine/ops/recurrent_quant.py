@@ -30,10 +30,18 @@ from engine.ops import (
 )
 from engine.ops._quant import every
 from engine.ops._variants import MAX_TRIPS
-from engine.ops._work import in_shape, integers
+from engine.ops._work import in_shape
 from engine.ops.quant import MICROSOFT, range_stages
-from engine.ops.recurrent import Stages, flops, packed, recurrence, recurrent_cpu, supports
-from engine.work import CpuWork, GpuWork
+from engine.ops.recurrent import (
+    Stages,
+    flops,
+    packed,
+    recurrence,
+    recurrent_cpu,
+    recurrent_gpu,
+    supports,
+)
+from engine.work import CpuWork
 
 X, W, R = range(3)
 W_SCALE, W_ZERO, R_SCALE, R_ZERO = range(8, 12)
@@ -135,12 +143,6 @@ def _cpu(view: NodeView) -> CpuWork:
     return found + CpuWork(20, passes=(12 * weights,) * 3)
 
 
-def _gpu(view: NodeView) -> GpuWork:
-    """Products of one row a sequence: weights are loaded by fours, and used once."""
-    (count,) = integers((flops(view),))
-    return GpuWork(1, loads=count // 8)
-
-
 register(
     OpDef(
         "DynamicQuantizeLSTM",
@@ -154,7 +156,7 @@ register(
         flops=flops,
         launches=lambda view: 6 + recurrence(view).steps,
         cpu=_cpu,
-        gpu=_gpu,
+        gpu=recurrent_gpu,
         tolerance=2e-3,
     )
 )

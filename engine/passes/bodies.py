@@ -15,6 +15,7 @@ from engine.dtypes import BOOL, INT64
 from engine.errors import ModelError, ShapeError
 from engine.importer.opsets import PINNED, since_version
 from engine.ir import Graph, Node, OptionalType, SequenceType, TensorType, Value, ValueType
+from engine.passes.rewrite import label
 from engine.passes.symbols import is_typed, substitute_type
 
 if TYPE_CHECKING:
@@ -51,24 +52,20 @@ def infer_bodies(
     return new.replace(captures=tuple(captures)), None
 
 
-def _name(node: Node) -> str:
-    return f"{node.op_type} {node.title!r}"
-
-
 def _condition(state: Inference, node: Node, value: Value) -> bool | None:
     """The condition of an If, where it is constant, or follows from sizes (under a guard)."""
     known = value.constant if value.constant is not None else value.dims
     if known is None:
         return None
     if known.size != 1:
-        raise ShapeError(f"{_name(node)}: the condition has {known.size} elements")
+        raise ShapeError(f"{label(node)}: the condition has {known.size} elements")
     if value.constant is not None:
         return bool(known.reshape(-1)[0])
     dim: Dim = known.reshape(-1)[0]
     if not dims.symbols_of(dim) <= state.binding.keys():
         return None
     taken = dims.evaluate(dim, state.binding)
-    why = f"{dim} {'does not hold' if not taken else 'holds'}: {_name(node)} depends on it"
+    why = f"{dim} {'does not hold' if not taken else 'holds'}: {label(node)} depends on it"
     state.guards.append(dims.equal(dim, taken, why))
     return bool(taken)
 
@@ -132,7 +129,7 @@ def _if(state: Inference, node: Node, values: Mapping[str, Value]) -> tuple[Node
         attrs[key], kinds = _run(state, attrs[key], (), values)
         if len(kinds) != len(node.outputs):
             raise ModelError(
-                f"{_name(node)}: {key} gives {len(kinds)} outputs, {len(node.outputs)} are due"
+                f"{label(node)}: {key} gives {len(kinds)} outputs, {len(node.outputs)} are due"
             )
         branches.append(kinds)
     outputs: Kinds = []
@@ -195,7 +192,7 @@ def _carry(
     body: Graph = node.attrs["body"]
     if len(inputs(carried)) != len(body.inputs):
         raise ModelError(
-            f"{_name(node)}: the body takes {len(body.inputs)} inputs, {len(inputs(carried))} "
+            f"{label(node)}: the body takes {len(body.inputs)} inputs, {len(inputs(carried))} "
             "are given"
         )
     names = body.inputs[places[0]]
@@ -208,7 +205,7 @@ def _carry(
         done, kinds = _run(state, body, inputs(carried), values)
         after = kinds[places[1]]
         if len(after) != len(carried):
-            raise ModelError(f"{_name(node)}: the body has too few outputs ({len(kinds)})")
+            raise ModelError(f"{label(node)}: the body has too few outputs ({len(kinds)})")
         first = len(state.minted)
         wider: Kinds = [
             a and (join(state, a, b, n, frozenset(settled)) if b is not None else a)
@@ -294,11 +291,11 @@ def _slices(node: Node, values: Mapping[str, Value], count: int) -> tuple[Kinds,
             elements.append(kind)
             continue
         if not -len(kind.shape) <= axis < len(kind.shape):
-            raise ShapeError(f"{_name(node)}: there is no axis {axis} in {kind}")
+            raise ShapeError(f"{label(node)}: there is no axis {axis} in {kind}")
         shape = list(kind.shape)
         size = shape.pop(axis)
         if isinstance(length, int) and isinstance(size, int) and length != size:
-            raise ShapeError(f"{_name(node)}: scan inputs have {length} and {size} elements")
+            raise ShapeError(f"{label(node)}: scan inputs have {length} and {size} elements")
         length = size if length is None or isinstance(size, int) else length
         elements.append(TensorType(kind.dtype, tuple(shape)))
     return elements, length

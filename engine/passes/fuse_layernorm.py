@@ -15,7 +15,7 @@ import numpy as np
 from engine.dims import is_static
 from engine.ir import Graph, Node, Shape
 from engine.passes.base import PassResult
-from engine.passes.match import int_input, is_op, normal_axes, scalar, standard
+from engine.passes.match import int_input, is_op, normal_axes, rank_of, scalar, standard
 from engine.passes.rewrite import Editor, label, rewrite
 
 FLOATS = ("float32", "float16", "bfloat16")
@@ -76,7 +76,7 @@ def _match_core(editor: Editor, node: Node) -> Core | None:
     """The square, mean, epsilon and root that end in `node`, None if they aren't there."""
     exponent = 0.5
     if is_op(node, "Pow"):
-        found = scalar(editor, node.inputs[1], _rank(editor, node.inputs[0]))
+        found = scalar(editor, node.inputs[1], rank_of(editor, node.inputs[0]))
         if found not in (0.5, -0.5):
             return None
         exponent = found
@@ -87,7 +87,7 @@ def _match_core(editor: Editor, node: Node) -> Core | None:
     nodes.append(add)
     for side in (0, 1):
         mean = _up(editor, add.inputs[side], nodes)
-        epsilon = scalar(editor, add.inputs[1 - side], _rank(editor, add.inputs[side]))
+        epsilon = scalar(editor, add.inputs[1 - side], rank_of(editor, add.inputs[side]))
         if mean is not None and is_op(mean, "ReduceMean") and epsilon is not None:
             break
     else:
@@ -95,7 +95,7 @@ def _match_core(editor: Editor, node: Node) -> Core | None:
     nodes.append(mean)
     square = _up(editor, mean.inputs[0], nodes)
     deviation = "" if square is None else _squared(editor, square)
-    rank = _rank(editor, deviation)
+    rank = rank_of(editor, deviation)
     if square is None or not deviation or rank is None:
         return None
     nodes.append(square)
@@ -105,11 +105,6 @@ def _match_core(editor: Editor, node: Node) -> Core | None:
     core = Core(deviation, epsilon, axes, rank, node.outputs[0], exponent < 0, nodes)
     _reciprocal(editor, core)
     return core
-
-
-def _rank(editor: Editor, name: str) -> int | None:
-    shape = editor.shape(name)
-    return None if shape is None else len(shape)
 
 
 def _up(editor: Editor, name: str, nodes: list[Node]) -> Node | None:
@@ -125,7 +120,7 @@ def _squared(editor: Editor, node: Node) -> str:
     """What a node squares, "" if it does not."""
     if is_op(node, "Mul") and node.inputs[0] == node.inputs[1]:
         return node.inputs[0]
-    if is_op(node, "Pow") and scalar(editor, node.inputs[1], _rank(editor, node.inputs[0])) == 2:
+    if is_op(node, "Pow") and scalar(editor, node.inputs[1], rank_of(editor, node.inputs[0])) == 2:
         return node.inputs[0]
     return ""
 
@@ -157,7 +152,7 @@ def _is_reciprocal(editor: Editor, node: Node, name: str) -> bool:
         return True
     if not is_op(node, "Div") or node.inputs[1] != name:
         return False
-    return scalar(editor, node.inputs[0], _rank(editor, name)) == 1
+    return scalar(editor, node.inputs[0], rank_of(editor, name)) == 1
 
 
 def _fuse(editor: Editor, core: Core) -> str:
