@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from cpu_fallback.convolve import convolve
+from cpu_fallback.convolve import Convolution, convolution
 from cpu_fallback.numeric import wide
 from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
 from cpu_fallback.windows import SAME, WindowAttributes, same_pads, windows
@@ -32,14 +32,19 @@ def conv(
     Returns: [N, M, out], dtype of `x`. Raises: ValueError if shapes do not fit.
     Source: ONNX Conv-22.
     """
-    _check(x, w, group, kernel_shape, w.shape[1] * group)
-    win = windows(x.shape[2:], w.shape[2:], **window)
-    if w.shape[0] % group:
-        raise ValueError(f"{w.shape[0]} output channels do not split into {group} groups")
+
+    def prepared() -> Convolution:
+        _check(x, w, group, kernel_shape, w.shape[1] * group)
+        if w.shape[0] % group:
+            raise ValueError(f"{w.shape[0]} output channels do not split into {group} groups")
+        win = windows(x.shape[2:], w.shape[2:], **window)
+        return convolution(x.shape[0], w.shape, win, group, dtype)
+
     dtype = wide(x.dtype)
-    xw, ww = x.astype(dtype, copy=False), w.astype(dtype, copy=False)
     bias = None if b is None else b.astype(dtype, copy=False)
-    return convolve(xw, ww, bias, win, group, memo).astype(x.dtype, copy=False)
+    convolve = memo.sized((x.shape, w.shape, dtype), prepared)
+    y = convolve(x.astype(dtype, copy=False), w.astype(dtype, copy=False), bias, memo)
+    return y.astype(x.dtype, copy=False)
 
 
 def _check(

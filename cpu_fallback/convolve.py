@@ -6,22 +6,21 @@ Each works in pieces that fit a core's cache, on all threads.
 from __future__ import annotations
 
 import enum
-import functools
 import itertools
 import math
-import threading
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cpu_fallback import threads
-from cpu_fallback.planes import Layout, layout, span
-from cpu_fallback.products import product, spans
+from cpu_fallback.convolve_depthwise import depthwise
+from cpu_fallback.convolve_pieces import Compute, Sizes, pieces, scratch
+from cpu_fallback.planes import Layout, layout
+from cpu_fallback.products import product
 from cpu_fallback.registry import Memo, Tensor
 from cpu_fallback.windows import Windows
 
-PIECE_NBYTES = 1 << 20
 FEW_OUTPUTS = 8
 """Up to so many outputs of a group, adding products of taps beats copying taps."""
 MIN_TAP_CHANNELS = 8
@@ -62,217 +61,172 @@ def _is_flat(win: Windows) -> bool:
     return waste <= 1.6
 
 
-def convolve(
-    x: Tensor, w: Tensor, bias: Tensor | None, win: Windows, group: int, memo: Memo
-) -> Tensor:
-    """Convolution of `x` [N, C, spatial] with `w` [M, C/group, kernel] plus `bias` [M].
-
-    Returns: [N, M, out], of the one float type of all.
-    """
-    y = np.empty((x.shape[0], w.shape[0], *win.out), x.dtype)
-    if not y.size:
-        return y
-    channels, each = w.shape[1], w.shape[0] // group
-    grouped = x.reshape(x.shape[0], group, channels, *x.shape[2:])
-    target = y.reshape(x.shape[0], group, each, *win.out)
-    added = None if bias is None else bias.reshape(group, each, 1)
-    way = route(win, channels, each, group)
-    if not x.size:
-        target[...] = 0 if bias is None else bias.reshape(group, each, *(1,) * len(win.out))
-    elif way is Route.POINTWISE:
-        pixels = win.padded(grouped, 0)[win.tap((0,) * len(win.kernel))]
-        flat = (x.shape[0], group, -1, math.prod(win.out))
-        product(w.reshape(group, each, -1), pixels.reshape(flat), target.reshape(flat), added)
-    elif way is Route.COLUMNS:
-        _by_columns(grouped, w.reshape(group, each, -1), added, win, target)
-    elif way is Route.DEPTHWISE:
-        _depthwise(x, w[:, 0], bias, win, y)
-    else:
-        weights = memo.of(1, "taps", lambda: _tap_first(w, group))
-        _by_taps(grouped, weights, added, layout(win), target)
-    return y
-
-
-class _Scratch(threading.local):
-    """Memory of a thread, used for one array after the other."""
-
-    def __init__(self) -> None:
-        self._memory: dict[tuple[str, np.dtype[Any]], Tensor] = {}
-
-    def array(self, name: str, dtype: np.dtype[Any], *shape: int) -> Tensor:
-        """An array of any content; it takes the place of the one before of that name."""
-        size = math.prod(shape)
-        memory = self._memory.get((name, dtype))
-        if memory is None or memory.size < size:
-            memory = self._memory[name, dtype] = np.empty(size, dtype)
-        return memory[:size].reshape(shape)
-
-
-_scratch = _Scratch()
-
-
-def pieces(groups: int, rows: int, row_nbytes: int) -> list[tuple[slice, slice]]:
-    """Groups and rows to compute together: what they need (`row_nbytes` each) fits the cache."""
-    if rows * row_nbytes <= PIECE_NBYTES:
-        together = max(1, PIECE_NBYTES // max(1, rows * row_nbytes))
-        return [(at, slice(0, rows)) for at in _evenly(groups, together)]
-    step = max(1, PIECE_NBYTES // row_nbytes)
-    cuts = _evenly(rows, step)
-    return [(slice(g, g + 1), cut) for g in range(groups) for cut in cuts]
-
-
-def _evenly(size: int, most: int) -> list[slice]:
-    """Slices of at most `most`, an even number of them unless it is one."""
-    count = -(-size // most)
-    return spans(size, min(size, count + count % 2 if count > 1 else 1))
-
-
-def _by_columns(x: Tensor, matrix: Tensor, bias: Tensor | None, win: Windows, y: Tensor) -> None:
-    """One product of the taps of every window. matrix: [group, M/group, C/group * taps]."""
-    group, each, inner = matrix.shape
-    row = math.prod(win.out[1:])
-    parts = pieces(group, win.out[0], (inner + each) * row * x.itemsize)
-    multiply = np.matmul if x.shape[0] * len(parts) > 1 else product
-
-    def work(piece: tuple[int, tuple[slice, slice]]) -> None:
-        image, (at, rows) = piece
-        columns = _columns(x[image, at], win, rows)
-        out = y[image, at].reshape(at.stop - at.start, each, -1)
-        out = out[:, :, rows.start * row : rows.stop * row]
-        multiply(matrix[at], columns, out=out)
-        if bias is not None:
-            np.add(out, bias[at], out=out)
-
-    threads.run([*itertools.product(range(x.shape[0]), parts)], work)
-
-
-def _columns(x: Tensor, win: Windows, rows: slice) -> Tensor:
-    """[group, C/group * taps, windows] of some rows of windows of `x` [group, C/group, spatial]."""
-    count, first = rows.stop - rows.start, rows.start * win.strides[0]
-    part = replace(win, begin=(win.begin[0] - first, *win.begin[1:]), out=(count, *win.out[1:]))
-    padded = part.padded(x, 0)
-    steps = padded.strides[2:]
-    shape = (*x.shape[:2], *win.kernel, *part.out)
-    strides = (
-        *padded.strides[:2],
-        *(d * s for d, s in zip(win.dilations, steps, strict=True)),
-        *(d * s for d, s in zip(win.strides, steps, strict=True)),
-    )
-    taps = np.lib.stride_tricks.as_strided(padded, shape, strides, writeable=False)
-    columns = _scratch.array("columns", x.dtype, *shape)
-    columns[...] = taps
-    return columns.reshape(x.shape[0], -1, math.prod(part.out))
-
-
-def _depthwise(x: Tensor, w: Tensor, bias: Tensor | None, win: Windows, y: Tensor) -> None:
-    """A channel for each channel. w: [C, kernel].
-
-    For each tap of the last axis there is a plane of the pixels that it reads, so that the taps of
-    the axis before are shifts by whole rows, and the sum is one over strided views.
-    """
-    if len(win.out) == 1:
-        x, w, y, win = x[:, :, None], w[:, None], y[:, :, None], raised(win)
-    kernel = lines(win)
-    phases, wide = len(kernel), win.kernel[1]
-    rows = win.out[0] + max(line.last for line in kernel)
-    row = win.out[1]
-    one = (wide * phases * rows + 2 * win.out[0]) * row * x.itemsize
-    parts = [at for at, _ in pieces(x.shape[1], 1, one)]
-
-    def work(piece: tuple[int, slice]) -> None:
-        image, at = piece
-        count = at.stop - at.start
-        planes = _scratch.array("planes", x.dtype, count, phases, wide, rows, row)
-        out = y[image, at].reshape(count, win.out[0] * row)
-        other = _scratch.array("sums", x.dtype, *out.shape) if phases > 1 else out
-        for index, line in enumerate(kernel):
-            plane = planes[:, index]
-            _fill(plane, x[image, at], win, line.phase)
-            lead, tap, line_nbytes, pixel = plane.strides
-            views = np.lib.stride_tricks.as_strided(
-                plane[:, :, line.first :],
-                (count, line.count, wide, win.out[0] * row),
-                (lead, line.step * line_nbytes, tap, pixel),
-                writeable=False,
-            )
-            target = other if index else out
-            np.einsum("ckl,ckln->cn", w[at, line.taps], views, out=target)
-            if index:
-                np.add(out, other, out=out)
-        if bias is not None:
-            np.add(out, bias[at, None], out=out)
-
-    threads.run([*itertools.product(range(x.shape[0]), parts)], work)
-
-
 @dataclass(frozen=True)
-class Line:
-    """Taps of the first axis that read the same rows: every `stride`-th, from `phase` on.
+class Convolution:
+    """A convolution of given sizes: what they decide is worked out once.
 
     Attributes:
-        taps: which. count: how many.
-        first, step: rows by which the first one is shifted, and each further one.
+        shape: of the result, [N, M, out].
+        compute: writes the result of `x` [N, C, spatial], `w` [M, C/group, kernel] and a bias [M].
     """
 
-    phase: int
-    taps: slice
-    count: int
-    first: int
-    step: int
+    shape: tuple[int, ...]
+    compute: Compute
 
-    @property
-    def last(self) -> int:
-        """Rows by which the last one is shifted."""
-        return self.first + (self.count - 1) * self.step
+    def __call__(self, x: Tensor, w: Tensor, bias: Tensor | None, memo: Memo) -> Tensor:
+        """The result; all are of one float type."""
+        y = np.empty(self.shape, x.dtype)
+        if x.size and y.size:
+            self.compute(np.ascontiguousarray(x), w, bias, y, memo)
+        else:
+            y[...] = 0 if bias is None else bias.reshape(-1, *(1,) * (x.ndim - 2))
+        return y
 
 
-@functools.lru_cache(maxsize=1024)
-def lines(win: Windows) -> tuple[Line, ...]:
-    """The taps of the first axis, by the rows that they read."""
-    stride, spread, size = win.strides[0], win.dilations[0], win.kernel[0]
-    every = stride // math.gcd(stride, spread)
-    return tuple(
-        Line(
-            tap * spread % stride,
-            slice(tap, None, every),
-            len(range(tap, size, every)),
-            tap * spread // stride,
-            every * spread // stride,
+def convolution(
+    batch: int, w: tuple[int, ...], win: Windows, group: int, dtype: np.dtype[Any]
+) -> Convolution:
+    """What convolves `batch` images with weights of shape `w` [M, C/group, kernel]."""
+    channels, each = w[1], w[0] // group
+    sizes = Sizes(win, batch, group, channels, each, dtype)
+    make = {
+        Route.POINTWISE: _pointwise,
+        Route.COLUMNS: _by_columns,
+        Route.DEPTHWISE: depthwise,
+        Route.TAPS: _by_taps,
+    }[route(win, channels, each, group)]
+    shape = (batch, w[0], *win.out)
+    return Convolution(shape, make(sizes) if math.prod(shape) and channels else _nothing)
+
+
+def _nothing(x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor, memo: Memo) -> None:
+    """For sums of nothing, and results without elements: never called."""
+
+
+def _pointwise(sizes: Sizes) -> Compute:
+    """One product of the pixels."""
+    win, batch, group, channels, each, _ = sizes
+    lead = () if batch == group == 1 else (batch, group)
+    plain = win.size == win.out and not any(win.begin) and set(win.strides) == {1}
+    first = win.tap((0,) * len(win.kernel))
+    tall = lead[1:]
+
+    def compute(x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor, memo: Memo) -> None:
+        pixels = x if plain else win.padded(x, 0)[first]
+        product(
+            w.reshape(*tall, each, channels),
+            pixels.reshape(*lead, channels, -1),
+            y.reshape(*lead, each, -1),
+            None if bias is None else bias.reshape(*tall, each, 1),
         )
-        for tap in range(min(every, size))
-    )
+
+    return compute
 
 
-def raised(win: Windows) -> Windows:
-    """Windows over one axis as windows over two, the first of one row."""
-    ones, zeros = (1,), (0,)
-    return Windows(
-        ones + win.size,
-        ones + win.kernel,
-        ones + win.strides,
-        ones + win.dilations,
-        zeros + win.begin,
-        zeros + win.end,
-        ones + win.out,
-    )
+class _Cut(NamedTuple):
+    """Some rows of windows of one image, and the part of it that they read.
 
-
-def _fill(planes: Tensor, x: Tensor, win: Windows, phase: int) -> None:
-    """Every `stride`-th row of `x` [C, H, W] from `phase` on, padded; a plane for each tap of W.
-
-    planes: [C, taps, rows, windows of a row].
+    Attributes:
+        image, at: which image and groups.
+        source: indices of the part, [C/group, spatial].
+        inside: where it lies in the padded part; None if nothing is padded.
+        shape: of the padded part.
+        windows: [C/group, kernel, out].
+        steps: strides of these windows in the padded part, in elements.
+        target: which windows of the result.
     """
-    top, bottom, rows = span(win, 0, phase, 0, planes.shape[2])
-    planes[:, :, :top] = 0
-    planes[:, :, bottom:] = 0
-    for tap in range(win.kernel[1]):
-        left, right, columns = span(win, 1, tap * win.dilations[1], 0, win.out[1])
-        plane = planes[:, tap, top:bottom]
-        if left:
-            plane[..., :left] = 0
-        if right < win.out[1]:
-            plane[..., right:] = 0
-        plane[..., left:right] = x[:, rows, columns]
+
+    image: int
+    at: slice
+    source: tuple[slice, ...]
+    inside: tuple[Any, ...] | None
+    shape: tuple[int, ...]
+    windows: tuple[int, ...]
+    steps: tuple[int, ...]
+    target: slice
+
+
+def _cut(sizes: Sizes, image: int, at: slice, rows: slice) -> _Cut:
+    win = sizes.win
+    source, inside, padded = [], [], []
+    for axis, size in enumerate(win.size):
+        first, last = (rows.start, rows.stop) if axis == 0 else (0, win.out[axis])
+        low = first * win.strides[axis] - win.begin[axis]
+        reach = (win.kernel[axis] - 1) * win.dilations[axis] + 1
+        high = low + (last - first - 1) * win.strides[axis] + reach
+        begin, end = min(max(low, 0), size), max(min(high, size), 0)
+        source.append(slice(begin, max(begin, end)))
+        start = min(max(begin - low, 0), high - low)
+        inside.append(slice(start, start + max(end - begin, 0)))
+        padded.append(high - low)
+    full = all(at.stop - at.start == n for at, n in zip(source, padded, strict=True))
+    within = [math.prod(padded[axis + 1 :]) for axis in range(len(padded))]
+    row = math.prod(win.out[1:])
+    return _Cut(
+        image,
+        at,
+        tuple(source),
+        None if full else (..., *inside),
+        (sizes.channels, *padded),
+        (sizes.channels, *win.kernel, rows.stop - rows.start, *win.out[1:]),
+        (
+            math.prod(padded),
+            *(d * n for d, n in zip(win.dilations, within, strict=True)),
+            *(s * n for s, n in zip(win.strides, within, strict=True)),
+        ),
+        slice(rows.start * row, rows.stop * row),
+    )
+
+
+def _by_columns(sizes: Sizes) -> Compute:
+    """One product of the taps of every window."""
+    win, batch, group, channels, each, dtype = sizes
+    inner = channels * math.prod(win.kernel)
+    parts = pieces(group, win.out[0], (inner + each) * math.prod(win.out[1:]) * dtype.itemsize)
+    cuts = [_cut(sizes, image, *part) for image in range(batch) for part in parts]
+    multiply = np.matmul if len(cuts) > 1 else product
+
+    def compute(x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor, memo: Memo) -> None:
+        images = x.reshape(batch, group, channels, *win.size)
+        matrix = w.reshape(group, each, inner)
+        added = None if bias is None else bias.reshape(group, each, 1)
+        whole = y.reshape(batch, group, each, -1)
+
+        def work(cut: _Cut) -> None:
+            columns = _columns(images, cut).reshape(cut.at.stop - cut.at.start, inner, -1)
+            out = whole[cut.image, cut.at, :, cut.target]
+            multiply(matrix[cut.at], columns, out=out)
+            if added is not None:
+                np.add(out, added[cut.at], out=out)
+
+        if len(cuts) == 1:
+            work(cuts[0])
+        else:
+            threads.run(cuts, work)
+
+    return compute
+
+
+def _columns(images: Tensor, cut: _Cut) -> Tensor:
+    """[group, C/group, kernel, windows] of the taps of some windows."""
+    index: list[Any] = [cut.image, cut.at, slice(None), *cut.source]
+    part = images[tuple(index)]
+    lead = part.shape[0]
+    if cut.inside is None and lead == 1 and part[0].flags.c_contiguous:
+        padded = part
+    else:
+        padded = scratch.array("padded", part.dtype, lead, *cut.shape)
+        if cut.inside is None:
+            padded[...] = part
+        else:
+            padded.fill(0)
+            padded[cut.inside] = part
+    size = padded.itemsize
+    strides = (math.prod(cut.shape) * size, *(n * size for n in cut.steps))
+    taps = np.lib.stride_tricks.as_strided(padded, (lead, *cut.windows), strides, writeable=False)
+    columns = scratch.array("columns", part.dtype, lead, *cut.windows)
+    columns[...] = taps
+    return columns
 
 
 def _tap_first(w: Tensor, group: int) -> Tensor:
@@ -281,28 +235,37 @@ def _tap_first(w: Tensor, group: int) -> Tensor:
     return np.ascontiguousarray(shaped.transpose(3, 0, 1, 2))
 
 
-def _by_taps(x: Tensor, weights: Tensor, bias: Tensor | None, lay: Layout, y: Tensor) -> None:
-    """A product for each tap, on shifted views. weights: [taps, group, M/group, C/group]."""
-    group, each = y.shape[1:3]
-    row_nbytes = (2 * each + x.shape[2]) * lay.row * y.itemsize
-    parts = pieces(group, lay.win.out[0], row_nbytes)
+def _by_taps(sizes: Sizes) -> Compute:
+    """A product for each tap, on shifted views."""
+    win, batch, group, channels, each, dtype = sizes
+    lay = layout(win)
+    parts = pieces(group, win.out[0], (2 * each + channels) * lay.row * dtype.itemsize)
+    cuts = [*itertools.product(range(batch), parts)]
 
-    def work(piece: tuple[int, tuple[slice, slice]]) -> None:
-        image, (at, rows) = piece
-        data = _planes(x[image, at], rows, lay)
-        count = lay.count(rows.stop - rows.start)
-        shape = (at.stop - at.start, each, (rows.stop - rows.start) * lay.row)
-        whole = _scratch.array("sums", y.dtype, *shape)
-        other = _scratch.array("products", y.dtype, *shape)
-        total, more = whole[..., :count], other[..., :count]
-        for index, (_, shift) in enumerate(lay.taps):
-            pixels = data[:, :, shift : shift + count]
-            np.matmul(weights[index, at], pixels, out=more if index else total)
-            if index:
-                np.add(total, more, out=total)
-        _store(y[image, at, :, rows], whole, None if bias is None else bias[at], lay)
+    def compute(x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor, memo: Memo) -> None:
+        images = x.reshape(batch, group, channels, *win.size)
+        weights = memo.of(1, "taps", lambda: _tap_first(w, group))
+        added = None if bias is None else bias.reshape(group, each, 1)
+        whole = y.reshape(batch, group, each, *win.out)
 
-    threads.run([*itertools.product(range(x.shape[0]), parts)], work)
+        def work(cut: tuple[int, tuple[slice, slice]]) -> None:
+            image, (at, rows) = cut
+            data = _planes(images[image, at], rows, lay)
+            count = lay.count(rows.stop - rows.start)
+            shape = (at.stop - at.start, each, (rows.stop - rows.start) * lay.row)
+            sums = scratch.array("sums", dtype, *shape)
+            other = scratch.array("products", dtype, *shape)
+            total, more = sums[..., :count], other[..., :count]
+            for index, (_, shift) in enumerate(lay.taps):
+                pixels = data[:, :, shift : shift + count]
+                np.matmul(weights[index, at], pixels, out=more if index else total)
+                if index:
+                    np.add(total, more, out=total)
+            _store(whole[image, at, :, rows], sums, None if added is None else added[at], lay)
+
+        threads.run(cuts, work)
+
+    return compute
 
 
 def _planes(x: Tensor, rows: slice, lay: Layout) -> Tensor:
@@ -310,7 +273,7 @@ def _planes(x: Tensor, rows: slice, lay: Layout) -> Tensor:
     if lay.is_plain(x):
         return x.reshape(*x.shape[:2], -1)[..., rows.start * lay.row :]
     count = rows.stop - rows.start + lay.halo
-    target = _scratch.array("planes", x.dtype, *x.shape[:2], 1, count, lay.row)
+    target = scratch.array("planes", x.dtype, *x.shape[:2], 1, count, lay.row)
     lay.fill(target, x, rows.start)
     return target.reshape(*x.shape[:2], count * lay.row)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 
@@ -63,6 +64,7 @@ def _part(x: Tensor, axis: int, at: slice, rows: slice, columns: slice) -> Tenso
     return x[tuple(index)]
 
 
+@functools.lru_cache(maxsize=1024)
 def blocks(shape: tuple[int, ...], inner: int, itemsize: int) -> tuple[int, tuple[int, int, int]]:
     """Into how many parts a product is cut: the axis of batches, and parts of it, rows, columns.
 

@@ -54,14 +54,17 @@ class CpuOp:
 
 @dataclass(frozen=True)
 class Memo:
-    """What one node remembers from call to call: things made of its constant inputs alone.
+    """What one node remembers from call to call.
 
     Attributes:
         constants: positions of the inputs that are the same in every call.
+        room: of how many sizes it remembers what `sized` made.
     """
 
     constants: frozenset[int] = frozenset()
+    room: int = 16
     _kept: dict[Any, Any] = field(default_factory=dict)
+    _sized: dict[Any, Any] = field(default_factory=dict)
 
     def of(self, position: int, key: Any, make: Callable[[], _T]) -> _T:
         """`make()`, which reads input `position` and what `key` says; once if that is constant."""
@@ -71,8 +74,19 @@ class Memo:
             self._kept[key] = make()
         return self._kept[key]  # type: ignore[no-any-return]
 
+    def sized(self, sizes: Any, make: Callable[[], _T]) -> _T:
+        """`make()`, which reads attributes and `sizes`, whatever else the node does."""
+        found = self._sized.get(sizes)
+        if found is None:
+            found = make()
+            if self.room:
+                while len(self._sized) >= self.room:
+                    self._sized.pop(next(iter(self._sized)))
+                self._sized[sizes] = found
+        return found
 
-NO_MEMO = Memo()
+
+NO_MEMO = Memo(room=0)
 
 
 @dataclass(frozen=True, slots=True)

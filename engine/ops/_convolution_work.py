@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from cpu_fallback.convolve import Route, lines, pieces, raised, route
+from cpu_fallback.convolve import Route, route
+from cpu_fallback.convolve_depthwise import lines, raised
+from cpu_fallback.convolve_pieces import pieces
 from cpu_fallback.planes import layout
 from cpu_fallback.windows import Windows, windows
 from engine.ops import NodeView

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -65,8 +65,8 @@ class Executor:
         self.recorder = Recorder(plan, self.binder, device, constants, self._note)
         self._uses = _host_uses(plan)
         self._steps = _run_steps(plan)
-        on_host = any(isinstance(s, HostNode) for s in self._steps)
-        self._around: AbstractContextManager[object] = blas_of_one() if on_host else nullcontext()
+        self._on_host = {s.key: "cpu" for s in self._steps if isinstance(s, HostNode)}
+        self._around = blas_of_one() if self._on_host else nullcontext()
         self._host_reads = frozenset(
             plan.root(n) for s in plan.steps if isinstance(s, tasks.RunCpu) for n in s.node.reads
         )
@@ -117,6 +117,8 @@ class Executor:
                     self.recorder.encode(context, step.number)
                 else:
                     self._step(context, step)
+        if self._on_host:
+            self.places = self.places | self._on_host if self.places else self._on_host
         results = {n: self._result(context, n, n in on_device) for n in outputs}
         _disown(results, self._constants | _owners(feeds.values()))
         context.times.total = time.perf_counter() - start
@@ -237,7 +239,8 @@ class Executor:
         return np.asarray(self._host(context, root)).reshape(context.shapes[name])
 
     def _run_host(self, context: ExecutionContext, step: HostNode) -> None:
-        host, inputs = context.host, []
+        start_ns, host = time.perf_counter_ns(), context.host
+        inputs: list[Any] = []
         for name, constant in step.inputs:
             if constant is not None or not name:
                 inputs.append(constant)
@@ -246,28 +249,29 @@ class Executor:
             else:
                 inputs.append(self._host(context, name))
         given = _given(step, inputs) if context.probe is not None else {}
-        start = time.perf_counter_ns()
         if step.control_flow:
             outputs = self._compute(context, step, inputs)
+        uses = context.uses
         for name in step.frees:
-            self._release(context, name)
+            uses[name] = left = uses.get(name, 0) - 1
+            if not left:
+                host.pop(name, None)
         if not step.control_flow:
             outputs = self._compute(context, step, inputs)
-        context.times.add("host", (time.perf_counter_ns() - start) / 1e9)
-        if context.recording is not None:
-            kind: Kind = "bodies" if step.control_flow else "node"
-            more: Any = {"nodes": (step.node.key,), "binding": context.binding}
-            context.recording.add(kind, step.node.op_type, start, self.plan, **more)
         for index, name in step.outputs:
             host[name] = outputs[index]
+        phases = context.times.phases
+        elapsed_ns = time.perf_counter_ns() - start_ns
+        phases["host"] = phases.get("host", 0.0) + elapsed_ns / 1e9
+        if context.recording is not None:
+            kind: Kind = "bodies" if step.control_flow else "node"
+            more: Any = {"nodes": (step.key,), "binding": context.binding}
+            context.recording.add(kind, step.node.op_type, start_ns, self.plan, **more)
         if context.probe is not None:
             read = {name: outputs[index] for index, name in step.outputs}.__getitem__
             path, nodes = context.probe.path, (step.node,)
             observed = Observed(self.plan, path, nodes, (), given, read, context.binding)
             context.probe.visit(observed)
-        if self.places is None:
-            self.places = {}
-        self.places.setdefault(step.node.key, "cpu")
 
     def _release(self, context: ExecutionContext, name: str) -> None:
         left = context.uses.get(name, 0) - 1

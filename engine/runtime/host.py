@@ -31,7 +31,7 @@ class HostNode:
     """One node that runs on the host, made once per plan.
 
     Attributes:
-        node: the node.
+        node: the node. key: its key.
         inputs: name and, if it is one, constant array of each input; omitted ones have neither.
         outputs: position and name of each output that is used.
         frees: roots of the values that it reads, as often as it reads them.
@@ -39,7 +39,7 @@ class HostNode:
     """
 
     def __init__(self, plan: Plan, node: Node) -> None:
-        self.node = node
+        self.node, self.key = node, node.key
         self.inputs: tuple[tuple[str, Array | None], ...] = tuple(
             (n, plan.graph.constant(n) if n else None) for n in node.inputs
         )

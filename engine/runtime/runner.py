@@ -39,6 +39,8 @@ MAX_PLANS = 8
 MAX_CONTENTS = 4
 """For how many contents of inputs such as axes a session makes plans of their own."""
 MAX_CONTENT_SIZE = 64
+MAX_RECENT = 32
+"""For how many sizes of inputs a runner without a GPU remembers the plan."""
 FAR = 2.0
 """Logarithm of the factor between sizes beyond which another split may be much better."""
 GAIN = 0.9
@@ -87,6 +89,7 @@ class Runner:
         self.lock = threading.RLock()
         self._passed: dict[tuple[Any, ...], PipelineResult] = {}
         self._bodies: dict[int, tuple[Graph, Runner]] = {}
+        self._recent: dict[tuple[Any, ...], tuple[Prepared, dict[str, int]]] = {}
         self._recording: Recording | None = None
         self._probe: Probe | None = None
 
@@ -108,6 +111,12 @@ class Runner:
         """
         outputs = self.graph.outputs if outputs is None else outputs
         self._recording, self._probe = recording, probe
+        if self.device is None:
+            prepared, binding = self._recalled(feeds, around or {})
+            try:
+                return prepared.executor.run(feeds, binding, outputs, (), recording, probe)
+            except LimitError as error:
+                log.info("planned anew: %s", error)
         options = replace(
             self.options, growing=self._growing(feeds, on_device), held_inputs=held(feeds)
         )
@@ -124,6 +133,23 @@ class Runner:
                 options = replace(options, wide_inputs=options.wide_inputs | wide)
             except LimitError as error:
                 options = _without(options, error)
+
+    def _recalled(
+        self, feeds: Mapping[str, Any], around: Mapping[str, int]
+    ) -> tuple[Prepared, Mapping[str, int]]:
+        """The plan for a call without a GPU: that of an earlier call with inputs of these sizes."""
+        if not all(type(v) is np.ndarray for v in feeds.values()):
+            return self._prepare(feeds, self.options, around)
+        key = tuple((n, v.dtype, v.shape) for n, v in feeds.items()), tuple(around.items())
+        found = self._recent.get(key)
+        if found is None or found[0] not in self.prepared:
+            while len(self._recent) >= MAX_RECENT:
+                self._recent.pop(next(iter(self._recent)))
+            found = self._recent[key] = self._prepare(feeds, self.options, around)
+        elif found[0] is not self.prepared[0]:
+            self.prepared.remove(found[0])
+            self.prepared.insert(0, found[0])
+        return found
 
     def _growing(
         self, feeds: Mapping[str, Any], on_device: Collection[str]
@@ -153,6 +179,7 @@ class Runner:
         """Drops plans and weights, those of bodies too."""
         self.prepared.clear()
         self._passed.clear()
+        self._recent.clear()
         self._bodies.clear()
         self.constants = None
 

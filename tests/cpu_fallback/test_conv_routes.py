@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cpu_fallback import convolve, registry
+from cpu_fallback import convolve, convolve_pieces, registry
 from cpu_fallback.windows import windows
 
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -93,7 +93,7 @@ def test_route(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_conv(name: str, nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x_shape, w_shape, attrs = CASES[name]
-    monkeypatch.setattr(convolve, "PIECE_NBYTES", nbytes)
+    monkeypatch.setattr(convolve_pieces, "PIECE_NBYTES", nbytes)
     chance = np.random.default_rng(0)
     x, w = (chance.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))
     b = chance.standard_normal(w_shape[0]).astype(np.float32)
