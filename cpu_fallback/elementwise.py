@@ -10,6 +10,7 @@ import numpy as np
 
 from cpu_fallback.numeric import wide
 from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.sweeps import MIN_SWEPT, sweep
 
 Function = Callable[..., Any]
 
@@ -38,6 +39,21 @@ def _broadcasts(shape: tuple[int, ...], onto: tuple[int, ...]) -> bool:
     return all(a in (1, b) for a, b in zip(shape, behind, strict=True))
 
 
+def swept(function: Function, spare: Tensor | None, *operands: Tensor) -> Tensor:
+    """A function of operands of one dtype, broadcast, which is also its result's."""
+    out = fitting(spare, *operands)
+    for x in operands:
+        if x.size >= MIN_SWEPT:
+            break
+    else:
+        return np.asarray(function(*operands, out=out))
+    if any(x.dtype != operands[0].dtype for x in operands):
+        return np.asarray(function(*operands, out=out))
+    if out is None:
+        out = np.empty(np.broadcast_shapes(*(x.shape for x in operands)), operands[0].dtype)
+    return sweep(function, out, *operands)
+
+
 def widened(function: Function, *operands: Tensor) -> Tensor:
     """`function` of the operands; short floats are computed in float32 and rounded once."""
     dtype = operands[0].dtype
@@ -50,26 +66,26 @@ def widened(function: Function, *operands: Tensor) -> Tensor:
 @cpu_op("Add", since=7)
 def add(a: Tensor, b: Tensor, *, spare: Tensor | None = None) -> Tensor:
     """a + b, broadcast; integers wrap. Source: ONNX Add-14."""
-    return np.asarray(np.add(a, b, out=fitting(spare, a, b)))
+    return swept(np.add, spare, a, b)
 
 
 @cpu_op("Sub", since=7)
 def sub(a: Tensor, b: Tensor, *, spare: Tensor | None = None) -> Tensor:
     """a - b, broadcast; integers wrap. Source: ONNX Sub-14."""
-    return np.asarray(np.subtract(a, b, out=fitting(spare, a, b)))
+    return swept(np.subtract, spare, a, b)
 
 
 @cpu_op("Mul", since=7)
 def mul(a: Tensor, b: Tensor, *, spare: Tensor | None = None) -> Tensor:
     """a * b, broadcast; integers wrap. Source: ONNX Mul-14."""
-    return np.asarray(np.multiply(a, b, out=fitting(spare, a, b)))
+    return swept(np.multiply, spare, a, b)
 
 
 @cpu_op("Div", since=7)
 def div(a: Tensor, b: Tensor, *, spare: Tensor | None = None) -> Tensor:
     """a / b, broadcast; integers round towards zero, and x / 0 is 0. Source: ONNX Div-14."""
     if a.dtype.kind not in "iu":
-        return np.asarray(np.true_divide(a, b, out=fitting(spare, a, b)))
+        return swept(np.true_divide, spare, a, b)
     quotient = np.floor_divide(a, b)
     if a.dtype.kind == "i":
         towards_zero = (np.remainder(a, b) != 0) & ((a < 0) != (b < 0))
@@ -224,7 +240,7 @@ def mean(*data: Tensor) -> Tensor:
 def max_(*data: Tensor, spare: Tensor | None = None) -> Tensor:
     """Largest of broadcast operands; NaN if any is NaN. Source: ONNX Max-13."""
     if len(data) == 2 and not is_short_float(data[0].dtype):
-        return np.asarray(np.maximum(*data, out=fitting(spare, *data)))
+        return swept(np.maximum, spare, *data)
     return widened(lambda *xs: reduce(np.maximum, xs), *data)
 
 
@@ -232,7 +248,7 @@ def max_(*data: Tensor, spare: Tensor | None = None) -> Tensor:
 def min_(*data: Tensor, spare: Tensor | None = None) -> Tensor:
     """Smallest of broadcast operands; NaN if any is NaN. Source: ONNX Min-13."""
     if len(data) == 2 and not is_short_float(data[0].dtype):
-        return np.asarray(np.minimum(*data, out=fitting(spare, *data)))
+        return swept(np.minimum, spare, *data)
     return widened(lambda *xs: reduce(np.minimum, xs), *data)
 
 
@@ -248,9 +264,10 @@ def clip(
     bounds = [bound for bound in (min, max) if bound is not None]
     if not bounds:
         return input
-    out, result = fitting(spare, input, *bounds), input
-    if min is not None:
-        out = result = np.asarray(np.maximum(input, min, out=out))
-    if max is not None:
-        result = np.minimum(result, max, out=out)
-    return np.asarray(result)
+    if len(bounds) == 1:
+        return swept(np.minimum if min is None else np.maximum, spare, input, *bounds)
+    return swept(_clipped, spare, input, *bounds)
+
+
+def _clipped(x: Tensor, low: Tensor, high: Tensor, out: Tensor | None) -> Tensor:
+    return np.asarray(np.minimum(np.maximum(x, low, out=out), high, out=out))

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from cpu_fallback.elementwise import fitting, is_short_float, widened
+from cpu_fallback import threads
+from cpu_fallback.elementwise import fitting, is_short_float, swept, widened
 from cpu_fallback.numeric import erf as exact_erf
 from cpu_fallback.registry import Tensor, cpu_op
 
@@ -46,8 +47,8 @@ def _register_ufuncs() -> None:
 
 def _unary(function: Callable[..., Any]) -> Callable[[Tensor], Tensor]:
     def apply(x: Tensor, *, spare: Tensor | None = None) -> Tensor:
-        if spare is not None and x.dtype.kind == "f" and not is_short_float(x.dtype):
-            return np.asarray(function(x, out=fitting(spare, x)))
+        if x.dtype.kind == "f" and not is_short_float(x.dtype):
+            return swept(function, spare, x)
         return widened(function, x)
 
     return apply
@@ -62,9 +63,16 @@ def in_blocks(function: Callable[[Tensor], Any], x: Tensor) -> Tensor:
         return np.asarray(function(x))
     flat = np.ascontiguousarray(x).reshape(-1)
     out = np.empty_like(flat)
-    for start in range(0, flat.size, BLOCK):
-        out[start : start + BLOCK] = function(flat[start : start + BLOCK])
+
+    def work(at: slice) -> None:
+        out[at] = function(flat[at])
+
+    threads.run(_blocks(flat.size), work)
     return out.reshape(x.shape)
+
+
+def _blocks(size: int) -> list[slice]:
+    return [slice(start, start + BLOCK) for start in range(0, size, BLOCK)]
 
 
 def blocked(function: Callable[[Tensor], Any], x: Tensor) -> Tensor:
@@ -88,10 +96,12 @@ def in_room(formula: Formula, x: Tensor, spare: Tensor | None) -> Tensor:
     source = np.ascontiguousarray(x)
     out = fitting(spare, x) if source is x else None
     out = np.empty_like(source) if out is None else out
-    flat, target, room = source.reshape(-1), out.reshape(-1), np.empty(BLOCK, x.dtype)
-    for start in range(0, flat.size, BLOCK):
-        piece = flat[start : start + BLOCK]
-        formula(piece, room[: piece.size], target[start : start + BLOCK])
+    flat, target = source.reshape(-1), out.reshape(-1)
+
+    def work(at: slice) -> None:
+        formula(flat[at], np.empty_like(flat[at]), target[at])
+
+    threads.run(_blocks(flat.size), work)
     return out
 
 
@@ -151,7 +161,8 @@ def _denominator(x: Tensor, alpha: float, room: Tensor) -> Tensor:
 @cpu_op("Relu", since=6)
 def relu(x: Tensor, *, spare: Tensor | None = None) -> Tensor:
     """max(x, 0); NaN stays. Source: ONNX Relu-14."""
-    return np.asarray(np.maximum(x, x.dtype.type(0), out=fitting(spare, x)))
+    zero = x.dtype.type(0)
+    return swept(lambda v, out: np.maximum(v, zero, out=out), spare, x)
 
 
 @cpu_op("LeakyRelu", since=6)

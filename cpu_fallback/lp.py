@@ -6,9 +6,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from cpu_fallback import threads
 from cpu_fallback.misc import positive_axis
 from cpu_fallback.numeric import wide
+from cpu_fallback.products import spans
 from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.sweeps import PIECE
 
 
 @cpu_op("LRN", since=1)
@@ -19,12 +22,33 @@ def lrn(
 
     Source: ONNX LRN-13.
     """
-    values = x.astype(wide(x.dtype))
-    before, after = (size - 1) // 2, size // 2
-    widths = [(0, 0), (before, after), *[(0, 0)] * (x.ndim - 2)]
-    padded = np.pad(values * values, widths)
-    total = sum((padded[:, i : i + x.shape[1]] for i in range(size)), np.zeros_like(values))
-    return np.asarray((values / (bias + alpha / size * total) ** beta).astype(x.dtype))
+    values = x.astype(wide(x.dtype), copy=False)
+    kind, channels = values.dtype.type, x.shape[1]
+    before = (size - 1) // 2
+    out = np.empty_like(values)
+
+    def work(at: slice) -> None:
+        first, last = max(0, at.start - before), min(channels, at.stop + size // 2)
+        squares = np.square(values[:, first:last])
+        total = np.empty_like(values[:, at])
+        for channel in range(at.start, at.stop):
+            low, high = max(first, channel - before), min(last, channel + size // 2 + 1)
+            np.add.reduce(
+                squares[:, low - first : high - first], 1, out=total[:, channel - at.start]
+            )
+        total *= kind(alpha / size)
+        total += kind(bias)
+        np.divide(values[:, at], _power(total, beta), out=out[:, at])
+
+    threads.run(spans(channels, max(1, min(channels, x.size // PIECE))), work)
+    return out.astype(x.dtype, copy=False)
+
+
+def _power(x: Tensor, exponent: float) -> Tensor:
+    """`x`, which is not negative, to a power; a usual one by roots, which are much faster."""
+    if exponent == 0.75:
+        return np.asarray(np.sqrt(x) * np.sqrt(np.sqrt(x)))
+    return np.asarray(x ** x.dtype.type(exponent))
 
 
 @cpu_op("LpNormalization", since=1)

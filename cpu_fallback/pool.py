@@ -8,8 +8,11 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from cpu_fallback import threads
 from cpu_fallback.numeric import integer_range, is_integer, wide
+from cpu_fallback.products import spans
 from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.sweeps import PIECE
 from cpu_fallback.windows import WindowAttributes, Windows, windows
 
 
@@ -37,14 +40,32 @@ def max_pool(
 
 def _by_axis(x: Tensor, win: Windows, join: np.ufunc, outside: float | int) -> Tensor:
     """`join` over the taps of every window of `x` [N, C, spatial], one axis after the other."""
-    for axis in range(len(win.out)):
-        one = win.along(axis)
-        padded = one.padded(x, outside)
-        taps = iter(one.taps())
-        x = padded[one.tap(next(taps))].copy()
-        for tap in taps:
-            join(x, padded[one.tap(tap)], out=x)
-    return x
+    out = np.empty((*x.shape[:2], *win.out), x.dtype)
+    if not out.size:
+        return out
+    axes = [i for i, k in enumerate(win.kernel) if k > 1 or win.size[i] != win.out[i]]
+    steps = [win.along(axis) for axis in axes]
+
+    def work(cut: tuple[slice, ...]) -> None:
+        part, target = x[cut], out[cut]
+        for number, one in enumerate(steps):
+            padded = one.padded(part, outside)
+            first, *taps = (padded[one.tap(tap)] for tap in one.taps())
+            part = target if number + 1 == len(steps) else np.empty(first.shape, x.dtype)
+            if not taps:
+                part[...] = first
+            for index, tap in enumerate(taps):
+                join(part if index else first, tap, out=part)
+        if not steps:
+            target[...] = part
+
+    planes = x.shape[0] * x.shape[1]
+    together = max(1, PIECE * planes // max(1, x.size))
+    axis = 0 if x.shape[0] > 1 else 1
+    lead = (slice(None),) * axis
+    count = -(-x.shape[axis] // max(1, together * x.shape[axis] // planes))
+    threads.run([(*lead, at) for at in spans(x.shape[axis], count)], work)
+    return out
 
 
 def _lowest(dtype: np.dtype[Any]) -> float | int:
@@ -126,8 +147,10 @@ def global_average_pool(x: Tensor) -> Tensor:
     """Mean over the spatial axes of `x` [N, C, spatial] float. Returns: [N, C, 1, ...].
 
     Source: ONNX GlobalAveragePool-22."""
-    mean = np.mean(x, axis=_spatial_axes(x), keepdims=True, dtype=wide(x.dtype))
-    return np.asarray(mean, x.dtype)
+    axes = _spatial_axes(x)
+    total = np.add.reduce(x, axis=axes, keepdims=True, dtype=wide(x.dtype))
+    count = math.prod(x.shape[2:])
+    return np.asarray(total / total.dtype.type(count)).astype(x.dtype, copy=False)
 
 
 @cpu_op("GlobalMaxPool", since=1)

@@ -1,0 +1,51 @@
+"""Passes over large arrays, in pieces on all threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from cpu_fallback import threads
+from cpu_fallback.products import spans
+from cpu_fallback.registry import Tensor
+
+MIN_SWEPT = 1 << 17
+"""Elements from which on threads pay."""
+PIECE = 1 << 16
+"""Elements of a piece."""
+
+
+def parts(shape: tuple[int, ...], whole: int | None = None) -> list[tuple[slice, ...]] | None:
+    """Indices of the pieces of an array, cut along its first axis that can be; None for one piece.
+
+    Axis `whole` is not cut.
+    """
+    size = math.prod(shape)
+    if size < MIN_SWEPT:
+        return None
+    for axis, length in enumerate(shape):
+        if length > 1 and axis != whole:
+            lead = (slice(None),) * axis
+            return [(*lead, at) for at in spans(length, min(length, size // PIECE))]
+    return None
+
+
+def sweep(function: Callable[..., Any], out: Tensor, *operands: Tensor) -> Tensor:
+    """`function(*operands, out=out)`, elementwise; operands broadcast to `out`."""
+    cuts = parts(out.shape)
+    if cuts is None:
+        function(*operands, out=out)
+        return out
+    rank, axis = out.ndim, len(cuts[0]) - 1
+
+    def work(cut: tuple[slice, ...]) -> None:
+        pieces = []
+        for x in operands:
+            own = axis - rank + x.ndim
+            cuttable = own >= 0 and x.shape[own] > 1
+            pieces.append(x[cut[rank - x.ndim :]] if cuttable else x)
+        function(*pieces, out=out[cut])
+
+    threads.run(cuts, work)
+    return out
