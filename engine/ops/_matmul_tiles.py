@@ -187,8 +187,6 @@ LOW = Shape2D(4, 4, (64, 1))
 SQUARE = Shape2D(8, 8, (8, 8))
 LARGE = Shape2D(16, 8, (8, 4))
 """For software: on a GPU only one wave has room for so many sums."""
-WIDE = Shape2D(16, 16, (8, 1))
-"""For large products in software, where a load costs as much as a hundred multiply-adds."""
 SMALL = Shape2D(4, 4, (8, 8))
 SHARING = Shape2D(FEW_ROWS, 4, (16, 8), True)
 SUBGROUP = Shape2D(16, 4, (SHARED_BY, 1), subgroup=True)
@@ -196,7 +194,7 @@ STYLES = {
     "uniform-8x4": UNIFORM,
     "uniform-8x2": NARROW[0],
     "uniform-4x4": LOW,
-    "uniform-16x16": WIDE,
+    "uniform-16x16": Shape2D(16, 16, (SHARED_BY, 1)),
     "square-16x8": LARGE,
     "square-8x8": SQUARE,
     "square-4x4": SMALL,
@@ -210,7 +208,9 @@ STYLES = {
 PARTS = {"parts-2": 2, "parts-4": 4, "parts-8": 8, "parts-16": 16}
 """Parts of the inner axis, each in the shape that seems best, by such names."""
 MUCH = 1 << 24
-"""Multiply-adds from which a tile twice as wide saves more than its longer compilation costs."""
+"""Multiply-adds from which software gains more by a tile twice as wide than it takes to compile."""
+LOAD_CLOCKS = 32
+"""Of a word for the eight invocations of a vector in software, where there are two for an `fma`."""
 LONGEST = 200_000
 """Inner sizes beyond are shared by several invocations: the loop of one must stay short."""
 
@@ -257,14 +257,12 @@ def _shapes(
             yield dataclasses.replace(SHARING, rows=1), (at_least(1, p.rows),)
             yield SHARING, (at_least(FEW_ROWS, p.rows),)
     short = at_least(LONGEST, p.inner)
-    if _may_share(p, target) and (bounds(p.columns)[1] or LONGEST) > 16:
-        columns = 8 if _is_worth(p, 64) else 4
-        yield dataclasses.replace(SUBGROUP, rows=_subgroup_rows(p.rows), columns=columns), (short,)
+    shares = _may_share(p, target)
+    if (shares or (target.software and p.is_static)) and (bounds(p.columns)[1] or LONGEST) > 16:
+        yield _vector_shape(p, shares), (short,)
         yield SHARING, ()
         return
     if target.software:
-        if _is_worth(p, WIDE.columns * WIDE.workgroup[0]):
-            yield WIDE, (short, at_least(p.rows, 9))
         yield LARGE, (short, at_least(p.rows, 9), at_least(p.columns, 5))
         yield SQUARE, (short, at_least(p.rows, 5), at_least(p.columns, 5))
     elif p.is_static:
@@ -281,23 +279,32 @@ def _may_share(p: Product, target: Target) -> bool:
     return shares_loads(target) and p.a_zero.form != "buffer"
 
 
-def _is_worth(p: Product, block: int) -> bool:
-    """Whether wide tiles pay in software: much to do, by fours, few of a `block` past the end."""
+def _vector_shape(p: Product, shares: bool) -> Shape2D:
+    """The shape for invocations that are the lanes of a vector of a CPU, with uniform rows.
+
+    Args:
+        shares: whether they load the rows of a together.
+    """
+    if not p.is_static:
+        high = bounds(p.rows)[1]
+        return dataclasses.replace(SUBGROUP, rows=8) if high is not None and high <= 8 else SUBGROUP
+    heights, width = ((8, 16, 24, 32), 4) if shares else ((8, 12, 16, 20), 8)
     size = product((*p.batch, p.rows, p.columns, p.inner))
-    if not isinstance(size, int) or not isinstance(p.columns, int):
-        return False
-    by_fours = p.columns % 4 == 0 or p.b_panels != ""
-    return size >= MUCH and by_fours and -p.columns % block <= p.columns // 8
+    by_fours = p.b_panels != "" or divisible(p.columns, 4).known
+    widths = (width, 2 * width) if by_fours and at_least(size, MUCH).known else (width,)
+    shapes = [
+        Shape2D(rows, columns, (SHARED_BY, 1), subgroup=shares)
+        for rows, columns in itertools.product(heights, widths)
+    ]
+    return min(shapes, key=lambda shape: vector_clocks(p, shape))
 
 
-def _subgroup_rows(rows: Dim) -> int:
-    """Rows of an invocation: 32 are fastest where few of them are past the end."""
-    high = bounds(rows)[1]
-    if high is not None and high <= 8:
-        return 8
-    if isinstance(rows, int) and rows % 32 in (0, *range(27, 32)):
-        return 32
-    return 16
+def vector_clocks(p: Product, shape: Shape2D) -> int:
+    """Estimated time of a step along the inner axis of a product of known sizes in software."""
+    tasks = shape.tasks(p)
+    assert isinstance(tasks, int)
+    loads = shape.columns + shape.rows // (SHARED_BY if shape.subgroup else 1)
+    return tasks * (LOAD_CLOCKS * loads + 2 * shape.rows * shape.columns)
 
 
 def tiles(

@@ -227,9 +227,13 @@ def test_narrow_results_keep_their_rows_uniform() -> None:
 
 def test_software_gets_large_tiles() -> None:
     assert shape_of(sized(512, 1024, 64), software=True) == (16, 16, (8, 1))
-    for p in (sized(512, 320, 256), sized(512, 1024, 16), sized(512, 64, 64)):
-        assert shape_of(p, software=True) == (16, 8, (8, 4)), "columns past the end; little to do"
-    assert shape_of(sized(8, 64, 64), software=True) == (8, 8, (8, 8))
+    assert shape_of(sized(512, 320, 256), software=True) == (16, 8, (8, 1)), (
+        "no columns past the end"
+    )
+    assert shape_of(sized(512, 1022, 256), software=True) == (16, 8, (8, 1)), "by single columns"
+    assert shape_of(sized(20, 400, 256), software=True) == (20, 8, (8, 1)), "no rows past the end"
+    assert shape_of(sized(8, 64, 64), software=True) == (8, 8, (8, 1))
+    assert shape_of(sized(512, 16, 64), software=True) == (16, 8, (8, 4))
 
 
 def test_estimates_follow_the_work() -> None:
@@ -392,6 +396,8 @@ def test_rows_are_shared_in_subgroups() -> None:
     assert call.features == {"subgroups"} and call.overrides["WORKGROUP_X"] == 8
     assert "subgroupBroadcast(p24[3], 7u)" in call.text["BODY"]
     assert "quad_b(b1 + (k + 0u)" in call.text["BODY"], "two vectors of columns where that pays"
+    few = product_stage(sized(20, 768, 64), "y", SUBGROUPS)[0]
+    assert "sum23_0" in few.text["BODY"] and "sum24_0" not in few.text["BODY"]
     few = product_stage(sized(6, 768, 768), "y", SUBGROUPS)[0]
     assert "subgroupBroadcast(p0[3], 7u)" in few.text["BODY"] and "sum8_0" not in few.text["BODY"]
     assert product_stage(sized(3, 768, 768), "y", SUBGROUPS)[0].flags == {"SHARED"}
