@@ -209,6 +209,8 @@ PARTS = {"parts-2": 2, "parts-4": 4, "parts-8": 8, "parts-16": 16}
 """Parts of the inner axis, each in the shape that seems best, by such names."""
 MUCH = 1 << 24
 """Multiply-adds from which software gains more by a tile twice as wide than it takes to compile."""
+MANY_ROWS = 64
+"""What an open number of rows is taken for where there are not few."""
 LOAD_CLOCKS = 32
 """Of a word for the eight invocations of a vector in software, where there are two for an `fma`."""
 LONGEST = 200_000
@@ -258,10 +260,12 @@ def _shapes(
             yield SHARING, (at_least(FEW_ROWS, p.rows),)
     short = at_least(LONGEST, p.inner)
     shares = _may_share(p, target)
-    if (shares or (target.software and p.is_static)) and (bounds(p.columns)[1] or LONGEST) > 16:
-        yield _vector_shape(p, shares), (short,)
-        yield SHARING, ()
-        return
+    if (shares or target.software) and (bounds(p.columns)[1] or LONGEST) > 16:
+        for shape, when in _vector_shapes(p, shares):
+            yield shape, (short, *when)
+        if shares or p.is_static:
+            yield SHARING, ()
+            return
     if target.software:
         yield LARGE, (short, at_least(p.rows, 9), at_least(p.columns, 5))
         yield SQUARE, (short, at_least(p.rows, 5), at_least(p.columns, 5))
@@ -279,15 +283,26 @@ def _may_share(p: Product, target: Target) -> bool:
     return shares_loads(target) and p.a_zero.form != "buffer"
 
 
-def _vector_shape(p: Product, shares: bool) -> Shape2D:
-    """The shape for invocations that are the lanes of a vector of a CPU, with uniform rows.
+def _vector_shapes(p: Product, shares: bool) -> Iterator[tuple[Shape2D, tuple[Guard, ...]]]:
+    """Shapes for invocations that are the lanes of a vector of a CPU, all with the same rows.
 
     Args:
         shares: whether they load the rows of a together.
     """
-    if not p.is_static:
+    if p.is_static:
+        yield _vector_shape(p, shares), ()
+        return
+    many = dataclasses.replace(p, rows=p.rows if isinstance(p.rows, int) else MANY_ROWS, batch=())
+    if many.is_static:
+        yield _vector_shape(many, shares), (at_least(p.rows, 25 if shares else 9),)
+    if shares:
         high = bounds(p.rows)[1]
-        return dataclasses.replace(SUBGROUP, rows=8) if high is not None and high <= 8 else SUBGROUP
+        few = high is not None and high <= 8
+        yield dataclasses.replace(SUBGROUP, rows=8) if few else SUBGROUP, ()
+
+
+def _vector_shape(p: Product, shares: bool) -> Shape2D:
+    """The smallest, as that compiles soonest, of those that are about the fastest for known sizes."""
     heights, width = ((8, 16, 24, 32), 4) if shares else ((8, 12, 16, 20), 8)
     size = product((*p.batch, p.rows, p.columns, p.inner))
     by_fours = p.b_panels != "" or divisible(p.columns, 4).known
@@ -296,7 +311,9 @@ def _vector_shape(p: Product, shares: bool) -> Shape2D:
         Shape2D(rows, columns, (SHARED_BY, 1), subgroup=shares)
         for rows, columns in itertools.product(heights, widths)
     ]
-    return min(shapes, key=lambda shape: vector_clocks(p, shape))
+    shapes.sort(key=lambda shape: shape.rows * shape.columns)
+    least = min(vector_clocks(p, shape) for shape in shapes)
+    return next(shape for shape in shapes if vector_clocks(p, shape) <= 1.06 * least)
 
 
 def vector_clocks(p: Product, shape: Shape2D) -> int:
