@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -24,6 +25,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     try:
         return int(arguments.execute(arguments) or 0)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (EngineError, OSError) as error:
         text = f"error: {_words(error)}"
         others = (UnsupportedOpError, DeviceError, OSError)

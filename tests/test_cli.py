@@ -287,6 +287,24 @@ def test_a_weak_adapter_says_what_it_lacks() -> None:
     assert "max-compute-invocations-per-workgroup is 128, the baseline 256" in text
 
 
+def test_long_lines_are_folded_below_their_last_column() -> None:
+    fold = console_module.folded
+    assert fold("device     short", 20) == ["device     short"]
+    assert fold("device     one two three", 20) == ["device     one two", "           three"]
+    row = "  0.1 ms  Conv  a.name    kernel 0: Conv + Relu"
+    assert fold(row, 40) == ["  0.1 ms  Conv  a.name    kernel 0: Conv", " " * 26 + "+ Relu"]
+    assert fold("plain words only", 12) == ["plain words", "    only"]
+
+
+@pytest.mark.slow
+def test_a_reader_that_has_seen_enough_is_no_error(model: str) -> None:
+    command = [sys.executable, "-m", "engine", "explain", model, "--device", "cpu", "--passes"]
+    started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert started.stdout is not None and started.stderr is not None
+    started.stdout.close()
+    assert (started.wait(), started.stderr.read()) == (1, b"")
+
+
 @pytest.mark.slow
 def test_the_module_is_the_command(model: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "engine"]

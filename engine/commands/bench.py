@@ -54,7 +54,7 @@ def execute(arguments: argparse.Namespace) -> None:
     """Measures, prints the table, and writes what was asked for."""
     from engine.tools import bench_report
     from engine.tools.bench import Settings, bench
-    from engine.tools.console import bench_table, console, status
+    from engine.tools.console import bench_table, console, say, status
 
     settings = Settings(
         peer=not arguments.no_peer,
@@ -71,12 +71,9 @@ def execute(arguments: argparse.Namespace) -> None:
             arguments.model, lambda session: make_feeds(session, arguments), settings, progress
         )
     name = arguments.model.name
-    out = console()
-    heading = bench_report.heading(name, results, settings.cool_down_s)
-    out.print("\n".join(heading), markup=False, highlight=False, soft_wrap=True)
-    out.print(bench_table(results.measured))
-    lines = bench_report.verdict(results.measured)
-    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    say(*bench_report.heading(name, results, settings.cool_down_s))
+    console().print(bench_table(results.measured))
+    say(*bench_report.verdict(results.measured))
     if arguments.json is not None:
         text = json.dumps(bench_report.as_json(name, results), indent=1)
         arguments.json.write_text(text + "\n", encoding="utf-8")

@@ -59,7 +59,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from engine.tools.compare import compare, find_nan
     from engine.tools.compare.report import finding_lines, to_json, to_text
     from engine.tools.compare.runs import Setup, shapes_text
-    from engine.tools.console import console, status
+    from engine.tools.console import say, status
 
     setup = Setup(
         arguments.model,
@@ -91,7 +91,7 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(found)
     else:
-        console().print(text, markup=False, highlight=False, soft_wrap=True)
+        say(text, fold=False)
     return int(wrong)
 
 

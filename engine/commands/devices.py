@@ -27,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the adapters, or a profile; the status is 1 if there is no adapter."""
     from engine.runtime.device import adapters
-    from engine.tools.console import console, devices_text
+    from engine.tools.console import devices_text, say
 
     if arguments.profile is None and (arguments.refresh or arguments.json):
         arguments.profile = ""
@@ -44,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> int:
         return 1
     if arguments.profile is not None:
         return _profile(arguments)
-    console().print(devices_text(found), markup=False, highlight=False, soft_wrap=True)
+    say(devices_text(found))
     return 0
 
 
@@ -53,7 +53,7 @@ def _profile(arguments: argparse.Namespace) -> int:
     from engine.rates import DeviceProfile, builtin_names
     from engine.runtime import calibrate
     from engine.runtime.device import open_device
-    from engine.tools.console import console, status
+    from engine.tools.console import say, status
     from engine.tools.rates_text import profile_text
 
     if arguments.profile:
@@ -69,5 +69,5 @@ def _profile(arguments: argparse.Namespace) -> int:
     lines = profile_text(profile)
     if not arguments.profile:
         lines += ["", f"others, by `explain --profile NAME`: {', '.join(builtin_names())}"]
-    console().print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    say(*lines)
     return 0

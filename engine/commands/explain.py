@@ -37,7 +37,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> None:
     """Plans the model and prints or writes the report; then checks what `--require-gpu` demands."""
     from engine.partition import check_all_gpu
-    from engine.tools.console import console, status
+    from engine.tools.console import say, status
 
     demanded, arguments.require_gpu = arguments.require_gpu, False
     if demanded and arguments.device == "auto":
@@ -58,15 +58,13 @@ def execute(arguments: argparse.Namespace) -> None:
             progress("drawing the graph")
             page = explain_page(report, arguments.model.name)
             arguments.html.write_text(page, encoding="utf-8")
-    out = console()
     if arguments.json:
         print(report.to_json())
     elif arguments.html is not None:
-        out.print(report.summary(), markup=False, highlight=False, soft_wrap=True)
-        out.print(f"\nwrote {arguments.html}", markup=False, highlight=False, soft_wrap=True)
+        say(report.summary(), "")
+        say(f"wrote {arguments.html}", fold=False)
     else:
-        text = report.to_text(passes=arguments.passes)
-        out.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(report.to_text(passes=arguments.passes))
     if arguments.wgsl:
         print(report.wgsl() or "no shaders: every node is on the CPU (see --device gpu)")
     if demanded:

@@ -31,7 +31,7 @@ def execute(arguments: argparse.Namespace) -> None:
     """Measures the model and prints the tables."""
     import json
 
-    from engine.tools.console import console, status
+    from engine.tools.console import console, say, status
     from engine.tools.profile import profile
     from engine.tools.profile_text import header, tables, totals_text
     from engine.tools.trace import chrome_trace
@@ -49,9 +49,9 @@ def execute(arguments: argparse.Namespace) -> None:
         print(found.to_json())
         return
     out = console()
-    lines = header(found, arguments.model.name)
-    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    say(*header(found, arguments.model.name))
     for table in tables(found, arguments.top, out.width):
         out.print(table)
-    last = [totals_text(found), *([f"wrote {arguments.trace}"] if arguments.trace else [])]
-    out.print("\n".join(last), markup=False, highlight=False, soft_wrap=True)
+    say(totals_text(found))
+    if arguments.trace:
+        say(f"wrote {arguments.trace}", fold=False)

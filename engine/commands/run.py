@@ -22,7 +22,7 @@ def execute(arguments: argparse.Namespace) -> None:
     import numpy as np
 
     from engine.explain.sizes import count_text
-    from engine.tools.console import console, status
+    from engine.tools.console import say, status
     from engine.tools.inputs import describe
 
     with status("loading the model") as progress:
@@ -30,7 +30,6 @@ def execute(arguments: argparse.Namespace) -> None:
         feeds = make_feeds(session, arguments)
         progress("running")
         results = session.run(None, feeds)
-    out = console()
     where = Counter(device for _, device in session.executed())
     counts = where.most_common()
     nodes = ", ".join(f"{count_text(count, 'node')} on the {d.upper()}" for d, count in counts)
@@ -45,7 +44,7 @@ def execute(arguments: argparse.Namespace) -> None:
     ]
     for arg, value in zip(session.get_outputs(), results, strict=True):
         lines.append(f"  out  {arg.name} {_value_text(value)}")
-    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    say(*lines)
     if arguments.save:
         arguments.save.mkdir(parents=True, exist_ok=True)
         for arg, value in zip(session.get_outputs(), results, strict=True):

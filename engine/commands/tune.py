@@ -37,7 +37,7 @@ def execute(arguments: argparse.Namespace) -> None:
     """Measures, keeps what is faster, and prints the table."""
     from engine.runtime import tunings
     from engine.runtime.device import open_device
-    from engine.tools.console import console, status
+    from engine.tools.console import console, say, status
     from engine.tools.tune import tune
     from engine.tools.tune_text import summary, table
 
@@ -62,4 +62,4 @@ def execute(arguments: argparse.Namespace) -> None:
         lines.append(f"kept in {path}{used}")
     out = console()
     out.print(table(found, arguments.top, out.width))
-    out.print("\n".join(lines), markup=False, highlight=False, soft_wrap=True)
+    say(*lines, fold=False)

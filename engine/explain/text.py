@@ -224,7 +224,8 @@ def _ms_cell(ms: float | None, first: bool) -> str:
 def _where(report: Report, node: NodeRow) -> str:
     if not node.kernels:
         words = {"view": "view: ", "host-shape": "size arithmetic: ", "folded": ""}
-        return words.get(node.device, "") + node.reason
+        _, _, rest = node.reason.partition(" ms here, ")  # the predicted time stands in its column
+        return words.get(node.device, "") + (rest or node.reason)
     index = node.kernels[0]
     kernel: KernelRow = report.kernels[index]
     number = f"kernel {index}" if len(node.kernels) == 1 else f"kernels {index}-{node.kernels[-1]}"

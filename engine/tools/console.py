@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -23,6 +25,27 @@ from engine.tools.operators import COLUMNS, Row, types_text
 def console() -> Console:
     """Standard output."""
     return Console(soft_wrap=False)
+
+
+def say(*lines: str, fold: bool = True) -> None:
+    """Prints lines as they are; but on a terminal, those that are too long are folded.
+
+    `fold=False` is for what people copy, such as paths and commands.
+    """
+    out = console()
+    text = "\n".join(lines)
+    if fold and out.is_terminal:
+        text = "\n".join(piece for line in text.split("\n") for piece in folded(line, out.width))
+    out.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def folded(line: str, width: int) -> list[str]:
+    """A line in pieces, the later ones below the last column that leaves them room."""
+    if len(line) <= width:
+        return [line]
+    columns = [found.end() for found in re.finditer(r"\S  +(?=\S)", line)]
+    indent = max((c for c in columns if c <= width * 2 // 3), default=4)
+    return textwrap.wrap(line, width, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 
 @contextmanager
