@@ -302,7 +302,7 @@ def _vector_shapes(p: Product, shares: bool) -> Iterator[tuple[Shape2D, tuple[Gu
 
 
 def _vector_shape(p: Product, shares: bool) -> Shape2D:
-    """The smallest, as that compiles soonest, of those that are about the fastest for known sizes."""
+    """The smallest, which compiles soonest, of those about as fast as any for known sizes."""
     heights, width = ((8, 16, 24, 32), 4) if shares else ((8, 12, 16, 20), 8)
     size = product((*p.batch, p.rows, p.columns, p.inner))
     by_fours = p.b_panels != "" or divisible(p.columns, 4).known

@@ -226,13 +226,14 @@ def test_narrow_results_keep_their_rows_uniform() -> None:
 
 
 def test_software_gets_large_tiles() -> None:
-    assert shape_of(sized(512, 1024, 64), software=True) == (16, 16, (8, 1))
-    assert shape_of(sized(512, 320, 256), software=True) == (16, 8, (8, 1)), (
-        "no columns past the end"
-    )
-    assert shape_of(sized(512, 1022, 256), software=True) == (16, 8, (8, 1)), "by single columns"
-    assert shape_of(sized(20, 400, 256), software=True) == (20, 8, (8, 1)), "no rows past the end"
-    assert shape_of(sized(8, 64, 64), software=True) == (8, 8, (8, 1))
+    for sizes, wanted, reason in (
+        ((512, 1024, 64), (16, 16), "much to do"),
+        ((512, 64, 1024), (16, 8), "no columns past the end"),
+        ((512, 1022, 256), (16, 8), "columns one by one"),
+        ((20, 400, 256), (20, 8), "no rows past the end"),
+        ((8, 64, 64), (8, 8), "little to do"),
+    ):
+        assert shape_of(sized(*sizes), software=True) == (*wanted, (8, 1)), reason
     assert shape_of(sized(512, 16, 64), software=True) == (16, 8, (8, 4))
 
 
