@@ -9,8 +9,8 @@ from engine.dims import Dim, Guard
 from engine.errors import ShapeError
 from engine.ir import Array, Shape
 from engine.ops import NodeView
+from engine.ops._recurrence import recurrence
 from engine.ops.attention import MASK, VALID, K, Q, V, heads_of
-from engine.ops.recurrent import recurrence
 
 Rule = Callable[[NodeView], Iterator[Guard]]
 

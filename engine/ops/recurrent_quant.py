@@ -29,18 +29,12 @@ from engine.ops import (
     yes_if,
 )
 from engine.ops._quant import every
+from engine.ops._recurrence import recurrence, supports
+from engine.ops._recurrent_stages import Stages, packed
 from engine.ops._variants import MAX_TRIPS
 from engine.ops._work import in_shape
 from engine.ops.quant import MICROSOFT, range_stages
-from engine.ops.recurrent import (
-    Stages,
-    flops,
-    packed,
-    recurrence,
-    recurrent_cpu,
-    recurrent_gpu,
-    supports,
-)
+from engine.ops.recurrent import flops, recurrent_cpu, recurrent_gpu
 from engine.work import CpuWork
 
 X, W, R = range(3)
