@@ -63,7 +63,7 @@ class Group:
 
     @property
     def label(self) -> str:
-        """Operators and names of the model's nodes, for listings and GPU labels."""
+        """Its operators, for listings and GPU labels."""
         return " + ".join(n.op_type for n in self.nodes)
 
     @property

@@ -131,7 +131,7 @@ class Plan:
         kernels: rendered once each.
         roots: value to the value whose buffer it shares, for views.
         storages: of every value that is on the GPU at some time.
-        slots: buffer index of each value that is neither constant nor a view, and their sizes.
+        memory: the buffer of each value that is neither constant nor a view, and their sizes.
         derived: constants computed from others, by name.
         sizes: values that are written when sizes are bound, never computed: name to its dims.
         scratch: types of buffers that only kernels see.

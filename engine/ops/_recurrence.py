@@ -39,7 +39,8 @@ class Recurrence:
     """Sizes of a node, and how its tensors lie.
 
     Attributes:
-        words: strides and flags of Params that all kernels know.
+        batch_first: whether sequences come before steps in its tensors.
+        backwards: whether the only direction is from the last step to the first.
     """
 
     cell: Cell

@@ -27,7 +27,7 @@ class Kernel:
 
     Attributes:
         name: for labels and listings.
-        wgsl: the whole text, without `enable` lines (the runner adds those of `features`).
+        wgsl: the whole text, without `enable` lines (`runtime/device.py` adds those of `features`).
         tensors: storage buffers in binding order; the uniform `params` comes last if there are any.
         params: (name, "u32" | "i32" | "f32") of each uniform word in order.
         workgroup: invocations per workgroup in x, y, z, overrides applied.
