@@ -129,6 +129,7 @@ class _Builder:
     shape: Shape
     prefix: str = ""
     reads: dict[tuple[str, Walk | None], _Read] = field(default_factory=dict)
+    mappings: dict[Walk, IndexMap] = field(default_factory=dict)
     tensors: dict[str, str] = field(default_factory=dict)
     params: dict[str, Dim | float] = field(default_factory=dict)
     fields: list[tuple[str, str]] = field(default_factory=list)
@@ -176,10 +177,12 @@ class _Builder:
         name = self.tensors.setdefault(value, f"{self.prefix}in{len(self.tensors)}")
         walk = walk or (self.shape, broadcast_strides(tensor.shape, self.shape))
         variable = f"x{len(self.reads)}_{name}"
-        mapping = index_map(f"at_{variable}", *walk)
-        for word, dim in mapping.params:
-            self.params[word] = dim
-            self.fields.append((word, "u32"))
+        if walk not in self.mappings:
+            mapping = self.mappings[walk] = index_map(f"at_{variable}", *walk)
+            for word, dim in mapping.params:
+                self.params[word] = dim
+                self.fields.append((word, "u32"))
+        mapping = self.mappings[walk]
         return _Read(variable, self.storages[value].element, name, walk, mapping)
 
 
@@ -287,8 +290,7 @@ def generate_loads(
 
 def _maps(build: _Builder) -> list[str]:
     """The index maps of what is read from outside."""
-    mappings = (r.mapping for r in build.reads.values())
-    return [m.text for m in mappings if m is not None and not m.identity]
+    return [m.text for m in build.mappings.values() if not m.identity]
 
 
 def _tensor(name: str, storage: Storage, writable: bool) -> Tensor:

@@ -13,6 +13,7 @@ from math import prod
 
 from engine import costs
 from engine.costs import DeviceProfile, SizedView, Sizes
+from engine.dims import Dim
 from engine.groups import Prologue
 from engine.indexing import broadcast_strides, index_map
 from engine.ir import Graph, Node
@@ -66,6 +67,7 @@ class Scales:
         shape = self.sizes.shape(prologue.value) or ()
         inside = {name for n in prologue.nodes for name in n.writes}
         operations, more, once = 0.0, -1.0, 0.0
+        places: dict[tuple[Dim, ...], float] = {}
         for name in {r for n in prologue.nodes for r in bound_inputs(self.graph, n)} - inside:
             source = self.sizes.shape(name) or ()
             if source == shape:
@@ -74,7 +76,8 @@ class Scales:
             each = _share(shape, source)
             once += each
             strides = broadcast_strides(source, shape)
-            operations += each * DIVISION_OPS * len(index_map("at", shape, strides).params)
+            places[strides] = each * DIVISION_OPS * len(index_map("at", shape, strides).params)
+        operations += sum(places.values())
         for node in prologue.nodes:
             operations += self._operations(node) / max(prod(shape), 1)
         rates = self.profile.gpu

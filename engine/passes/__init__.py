@@ -31,6 +31,7 @@ from engine.passes.lower_contrib import lower_contrib
 from engine.passes.lower_einsum import lower_einsum
 from engine.passes.lower_ml import lower_ml
 from engine.passes.lower_training import lower_training
+from engine.passes.merge_affine import merge_affine
 from engine.passes.merge_views import merge_views
 from engine.passes.sink_pad import sink_pad
 from engine.passes.sink_views import sink_views
@@ -150,6 +151,11 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "lower_batchnorm",
         lower_batchnorm,
         "what has no weights to go into fuses with its neighbours",
+    ),
+    PipelineStep(
+        "merge_affine",
+        merge_affine,
+        "the pass before makes two of each normalisation, and what has weights to go into is gone",
     ),
     PipelineStep(
         "sink_pad",

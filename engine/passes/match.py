@@ -10,12 +10,14 @@ from engine.ir import Attribute, Node, Shape
 from engine.passes.rewrite import Editor
 
 _SINCE = {
+    "Add": 14,
     "Gelu": 20,
     "Gemm": 13,
     "HardSwish": 22,
     "Identity": 25,
     "LayerNormalization": 17,
     "Mish": 22,
+    "Mul": 14,
     "RMSNormalization": 23,
     "Reshape": 25,
     "Swish": 24,
