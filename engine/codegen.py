@@ -16,7 +16,7 @@ from engine.dims import Dim, product
 from engine.dtypes import DType
 from engine.errors import PlanError
 from engine.groups import Group, Prologue, Turned
-from engine.indexing import IndexMap, broadcast_strides, index_map, row_major
+from engine.indexing import IndexMap, broadcast_strides, index_map, is_by_plane, row_major
 from engine.ir import Graph, Node, Shape
 from engine.layout import Storage
 from engine.ops import Elementwise, NodeView, Walk, definition, is_scalar_constant
@@ -48,9 +48,14 @@ class _Read:
     tensor: str = ""
     walk: Walk = ((), ())
     mapping: IndexMap | None = None
+    plane: IndexMap | None = None
 
-    def load(self, wide: bool) -> str:
-        """Expression of the operand at index i, or at the four from i on."""
+    def load(self, wide: bool, in_plane: bool = False) -> str:
+        """Expression of the operand at index i, or at the four from i on; `in_plane`: of plane p,
+        which tells where it is if it is one for the whole plane."""
+        if in_plane and self.plane is not None:
+            one = f"load_{self.tensor}({_at(self.plane, 'p')})"
+            return f"vec4<{self.element}>({one})" if wide else one
         if self.mapping is None:
             word = f"params.{self.variable}"
             return f"vec4<{self.element}>({word})" if wide else word
@@ -69,7 +74,11 @@ class _Read:
 
     def _index(self, i: str) -> str:
         assert self.mapping is not None
-        return i if self.mapping.identity else f"{self.mapping.name}({i})"
+        return _at(self.mapping, i)
+
+
+def _at(mapping: IndexMap, i: str) -> str:
+    return i if mapping.identity else f"{mapping.name}({i})"
 
 
 @dataclass(frozen=True)
@@ -128,6 +137,7 @@ class _Builder:
     storages: Mapping[str, Storage]
     shape: Shape
     prefix: str = ""
+    planes: bool = False
     reads: dict[tuple[str, Walk | None], _Read] = field(default_factory=dict)
     mappings: dict[Walk, IndexMap] = field(default_factory=dict)
     tensors: dict[str, str] = field(default_factory=dict)
@@ -177,13 +187,20 @@ class _Builder:
         name = self.tensors.setdefault(value, f"{self.prefix}in{len(self.tensors)}")
         walk = walk or (self.shape, broadcast_strides(tensor.shape, self.shape))
         variable = f"x{len(self.reads)}_{name}"
+        mapping = self._map(f"at_{variable}", walk)
+        plane = None
+        if self.planes and is_by_plane(walk[1]):
+            plane = self._map(f"plane_{variable}", (walk[0][:2], walk[1][:2]))
+        return _Read(variable, self.storages[value].element, name, walk, mapping, plane)
+
+    def _map(self, name: str, walk: Walk) -> IndexMap:
+        """The index map of a walk, declared once."""
         if walk not in self.mappings:
-            mapping = self.mappings[walk] = index_map(f"at_{variable}", *walk)
+            mapping = self.mappings[walk] = index_map(name, *walk)
             for word, dim in mapping.params:
                 self.params[word] = dim
                 self.fields.append((word, "u32"))
-        mapping = self.mappings[walk]
-        return _Read(variable, self.storages[value].element, name, walk, mapping)
+        return self.mappings[walk]
 
 
 @dataclass(frozen=True)
@@ -253,30 +270,35 @@ def generate_loads(
     target: Target,
     tensor: str,
     forms: Sequence[str],
+    planes: bool = True,
 ) -> Chain:
     """WGSL for the nodes of a prologue, in the place of the accessors of a tensor of the anchor.
 
     Args:
         tensor: the WGSL name of what the prologue makes.
-        forms: which accessors to write: "load", "load4", "quad".
+        forms: which accessors to write: "load", "load4", "quad", "plane_load", "plane_quad".
+        planes: whether planes of the tensor are those of what the prologue makes.
     """
     value = graph.tensor(prologue.value)
     if value is None or value.shape is None:
         raise PlanError(f"{prologue.value!r}, which is computed where it is loaded, has no shape")
-    build = _Builder(graph, storages, value.shape, f"{tensor}_")
+    planes = planes and any(form.startswith("plane_") for form in forms)
+    build = _Builder(graph, storages, value.shape, f"{tensor}_", planes)
     terms = _terms(build, prologue.nodes, target)
     kind = value.dtype.wgsl
     texts = []
-    for wide, form in ((False, "load"), (True, "load4")):
-        if form in forms or (wide and "quad" in forms):
-            result = f"vec4<{kind}>" if wide else kind
-            lines, names = _computed(build, terms, {}, wide)
-            names.update(_narrowed(build, lines, prologue.value, names[prologue.value], wide))
-            lines.append(f"return {names[prologue.value]};")
-            texts.append(_text(f"fn {form}_{tensor}(i: u32) -> {result}", lines))
-    if "quad" in forms:
-        call = f"load4_{tensor}(q * 4u)"
-        texts.append(f"fn quad_{tensor}(q: u32) -> vec4<{kind}> {{ return {call}; }}\n")
+    for form in forms:
+        wide, in_plane = not form.endswith("load"), form.startswith("plane_")
+        lines, names = _computed(build, terms, {}, wide, in_plane)
+        names.update(_narrowed(build, lines, prologue.value, names[prologue.value], wide))
+        lines.append(f"return {names[prologue.value]};")
+        place = "i: u32"
+        if form.endswith("quad"):
+            place = "q: u32"
+            lines.insert(0, "let i = q * 4u;")
+        plane = "p: u32, " if in_plane else ""
+        result = f"vec4<{kind}>" if wide else kind
+        texts.append(_text(f"fn {form}_{tensor}({plane}{place}) -> {result}", lines))
     tensors = {name: value for value, name in build.tensors.items()}
     fused = Fused(
         replaces=frozenset([tensor]),
@@ -362,10 +384,14 @@ def _text(entry: str, lines: Sequence[str]) -> str:
 
 
 def _computed(
-    build: _Builder, terms: Sequence[_Term], names: dict[str, str], wide: bool
+    build: _Builder,
+    terms: Sequence[_Term],
+    names: dict[str, str],
+    wide: bool,
+    in_plane: bool = False,
 ) -> tuple[list[str], dict[str, str]]:
     """Statements that compute terms, and the variables of values; `names` has those given."""
-    lines = [f"let {r.variable} = {r.load(wide)};" for r in build.reads.values()]
+    lines = [f"let {r.variable} = {r.load(wide, in_plane)};" for r in build.reads.values()]
     read = {n for t in terms if not t.acc for n in t.view.node.inputs}
     if not any(t.acc for t in terms):
         for start in read.intersection(names):

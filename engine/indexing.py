@@ -50,6 +50,11 @@ def broadcast_strides(shape: Sequence[Dim], onto: Sequence[Dim]) -> tuple[Dim, .
     )
 
 
+def is_by_plane(strides: Sequence[Dim]) -> bool:
+    """Whether a walk over [N, channels, ...] stays where it is within a channel of an image."""
+    return len(strides) > 2 and all(s == 0 for s in strides[2:])
+
+
 def merge_axes(
     sizes: Sequence[Dim], strides: Sequence[Dim]
 ) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:

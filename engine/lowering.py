@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
@@ -19,6 +20,9 @@ from engine.plan import Append, Derived, Dispatch, Variant
 from engine.shader import Fused, Kernel, preprocess, render
 from engine.target import Target
 from engine.tuning import DEFAULT, Tuning, signature
+
+LOADS = ("load", "load4", "quad", "plane_load", "plane_quad")
+"""Accessors by which kernels load."""
 
 
 class Lowerer:
@@ -258,9 +262,11 @@ class Lowerer:
             if prologue is not None:
                 for name in (n for node in prologue.nodes for n in node.reads):
                     self.storage(name)
-                forms = [f for f in ("load", "load4", "quad") if f"{f}_{tensor}(" in body]
+                forms = [f for f in LOADS if re.search(rf"\b{f}_{tensor}\(", body)]
+                # a view in between may have other planes
+                planes = shape_of(self.graph, value) == shape_of(self.graph, prologue.value)
                 yield generate_loads(
-                    self.graph, prologue, self.storages, self.target, tensor, forms
+                    self.graph, prologue, self.storages, self.target, tensor, forms, planes
                 )
 
     def _behind(self, group: Group, call: KernelCall) -> Chain:

@@ -15,7 +15,7 @@ from engine import costs
 from engine.costs import DeviceProfile, SizedView, Sizes
 from engine.dims import Dim
 from engine.groups import Prologue
-from engine.indexing import broadcast_strides, index_map
+from engine.indexing import broadcast_strides, index_map, is_by_plane
 from engine.ir import Graph, Node
 from engine.ops import NodeView, bound_inputs, definition
 from engine.target import Target
@@ -41,7 +41,7 @@ class Scales:
         size, loads = self.sizes.count(prologue.value), self._loads(prologue.value, anchor)
         moved = 2 * self.sizes.gpu_nbytes(prologue.value)
         saved_ns = self.profile.gpu.launch_ns + costs.fused_ns(moved, self.profile)
-        added_ns = self.added_ns(prologue, round(loads * size))
+        added_ns = self.added_ns(prologue, round(loads * size), self._by_plane(anchor))
         if added_ns <= saved_ns:
             return ""
         return (
@@ -62,8 +62,14 @@ class Scales:
             if (t := tensors[i]) is not None and t.size == source.size and view.has(i)
         )
 
-    def added_ns(self, prologue: Prologue, count: int) -> int:
-        """What computing a prologue takes at `count` loads of single elements."""
+    def _by_plane(self, anchor: Node) -> bool:
+        op = definition(anchor)
+        return op is not None and op.by_plane(
+            SizedView(self.graph, anchor, self.sizes, self.target)
+        )
+
+    def added_ns(self, prologue: Prologue, count: int, by_plane: bool = False) -> int:
+        """What computing a prologue takes at `count` loads of single elements, or of `by_plane`."""
         shape = self.sizes.shape(prologue.value) or ()
         inside = {name for n in prologue.nodes for name in n.writes}
         operations, more, once = 0.0, -1.0, 0.0
@@ -76,7 +82,11 @@ class Scales:
             each = _share(shape, source)
             once += each
             strides = broadcast_strides(source, shape)
-            places[strides] = each * DIVISION_OPS * len(index_map("at", shape, strides).params)
+            walk = shape, strides
+            if by_plane and is_by_plane(strides):
+                walk = shape[:2], strides[:2]
+            divisions = len(index_map("at", *walk).params)
+            places[strides] = each * DIVISION_OPS * divisions
         operations += sum(places.values())
         for node in prologue.nodes:
             operations += self._operations(node) / max(prod(shape), 1)

@@ -348,6 +348,8 @@ class OpDef:
         loads: index of an input, and how often the kernels load each of its elements (the view has
             integers for sizes). Elementwise nodes in front of such an input may be computed where
             it is loaded. Every kernel reads it through its accessors, and no packed copy is made.
+        by_plane: whether kernels load by `plane_load_x`, so that what is one for a plane has no
+            place to be worked out.
         epilogue: the last stage stores output 0 through `store_`/`store4_` of the tensor bound to
             it, each element once, so elementwise consumers may be fused into it; a variadic one's
             only stage, as long as its tensors keep to the limit.
@@ -381,6 +383,7 @@ class OpDef:
     shape_inputs: tuple[int, ...] = ()
     tail: Tail | None = None
     loads: Mapping[int, Callable[[NodeView], float]] = field(default_factory=dict)
+    by_plane: Callable[[NodeView], bool] = lambda view: False
     epilogue: bool = False
     inlines_scalars: bool = False
     scratch: int = 0

@@ -152,31 +152,37 @@ def pointwise(tile: Tile, strided: bool, unroll: int, whole: bool) -> str:
     if unroll > 1:
         lines = [
             f"for (var c = {unroll}u; c <= params.group_in; c += {unroll}u) {{",
-            *indented(_channels(tile, strided, unroll)),
+            *indented(_channels(tile, strided, unroll, unroll)),
             "}",
         ]
     if unroll == 1 or not whole:
         start = f"params.group_in / {unroll}u * {unroll}u" if unroll > 1 else "0u"
         lines += [
             f"for (var c = {start}; c < params.group_in; c++) {{",
-            *indented(_channels(tile, strided, 1)),
+            *indented(_channels(tile, strided, 1, 0)),
             "}",
         ]
     return join(lines, 1)
 
 
-def _channels(tile: Tile, strided: bool, count: int) -> list[str]:
-    """The products of `count` channels."""
+def _channels(tile: Tile, strided: bool, count: int, ahead: int) -> list[str]:
+    """The products of `count` channels; the loop counts `ahead` of them."""
     lines, taps = [], []
     for c in range(count):
         row = f"row + {c}u * in_plane" if c else "row"
+        behind = f" - {ahead - c}u" if ahead - c else ""
+        plane = f"first_plane + c{behind}"
         if tile.wide and not strided:
             lines += [
-                f"let v{c}_{j} = quad_x({row} + offset{j});" for j in range(0, tile.columns, 4)
+                f"let v{c}_{j} = plane_quad_x({plane}, {row} + offset{j});"
+                for j in range(0, tile.columns, 4)
             ]
             taps.append([f"v{c}_{j - j % 4}[{j % 4}]" for j in range(tile.columns)])
         else:
-            lines += [f"let p{c}_{j} = load_x({row} + offset{j});" for j in range(tile.columns)]
+            lines += [
+                f"let p{c}_{j} = plane_load_x({plane}, {row} + offset{j});"
+                for j in range(tile.columns)
+            ]
             taps.append([f"p{c}_{j}" for j in range(tile.columns)])
     lines += tile.multiply(taps, "at")
     return [*lines, f"at += {count}u * PACK;", f"row += {count}u * in_plane;"]
@@ -190,7 +196,8 @@ def offsets(tile: Tile, strided: bool) -> str:
     step = 4 if tile.wide and not strided else 1
     fours = f" / {step}u" if step > 1 else ""
     lines = [f"let in_plane = params.in_plane{fours};"]
-    lines.append("var row = (n * params.groups + group) * params.group_in * in_plane;")
+    lines.append("let first_plane = (n * params.groups + group) * params.group_in;")
+    lines.append("var row = first_plane * in_plane;")
     for j in range(0, tile.columns, step):
         place = f"min(column + {j}u, params.plane - {step}u)"
         lines.append(f"let offset{j} = {f'source({place})' if strided else place + fours};")

@@ -107,6 +107,11 @@ def _is_pointwise(win: Windows) -> bool:
     )
 
 
+def _loads_by_plane(view: NodeView) -> bool:
+    geo = geometry(view)
+    return _is_pointwise(geo.win) and not _is_depthwise(geo)
+
+
 def _is_depthwise(geo: Geometry) -> bool:
     return geo.group_in == 1 and geo.group > 1
 
@@ -346,6 +351,7 @@ register(
         limits="more than three spatial axes; windows longer than a loop may be",
         lower=_lower,
         loads={0: lambda view: conv_loads(view, geometry(view))},
+        by_plane=_loads_by_plane,
         epilogue=True,
         scratch=1,
         flops=flops,

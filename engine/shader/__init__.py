@@ -11,8 +11,8 @@ Tensors are declared as `@group(0) @binding(0) var<storage, read> x: array<T>;` 
 declaration and these functions for the `Element` that the value has in its buffer. `i` counts
 elements in row-major order; the `4` forms take four neighbours from an `i` that 4 divides.
 `quad_x(q)` is `load4_x(4 * q)` for hot loops: GPUs then need one instruction for its place, not
-three. A file that calls `repeat_index()` is dispatched many times in turn, and gets the index of
-the repetition from a uniform of its own.
+three, and `plane_quad_x(p, q)` the same for elements of plane p. A file that calls `repeat_index()`
+is dispatched many times in turn, and gets the index of the repetition from a uniform of its own.
 """
 
 from engine.shader.accessors import Tensor

@@ -1,5 +1,7 @@
 """Accessors: `load_x`, `store_y` and their four-wide forms, written for how a value is kept.
 
+`plane_load_x(p, i)` and `plane_quad_x(p, q)` are the same as those without `plane_`, and say that
+the elements lie in plane p of x: what is computed in the place of a load may need that.
 `max_x(i, v)` makes element i of a u32 tensor v if that is more, whichever invocation comes first; a
 kernel that calls it does nothing else with the tensor.
 """
@@ -83,6 +85,10 @@ def accessors(tensor: Tensor, wide: bool, body: str, native: bool) -> str:
         forms = _growing_forms(tensor)
         for _ in range(2):
             body += "".join(text for f, text in forms.items() if f"{f}(" in body)
+    forms[f"plane_load_{name}"] = f"(p: u32, i: u32) -> {element} {{ return load_{name}(i); }}"
+    forms[f"plane_quad_{name}"] = (
+        f"(p: u32, q: u32) -> vec4<{element}> {{ return quad_{name}(q); }}"
+    )
     return "\n".join(f"fn {f}{text}" for f, text in forms.items() if f"{f}(" in body)
 
 

@@ -112,6 +112,7 @@ def conv(net: Net, x: str, *weights: int, dtype: str = "float32", **attributes: 
         ((1, 8, 5, 8), (6, 8, 1, 1), {}),
         ((2, 5, 3, 7), (9, 5, 1, 1), {}),
         ((1, 6, 9, 9), (4, 6, 1, 1), {"strides": [2, 2]}),
+        ((2, 6, 4, 4), (4, 3, 1, 1), {"group": 2}),
         ((1, 4, 8, 8), (8, 4, 3, 3), {"pads": [1, 1, 1, 1]}),
         ((2, 3, 7, 5), (5, 3, 3, 3), {"pads": [2, 1, 0, 1], "strides": [2, 1]}),
         ((1, 4, 6, 12), (4, 2, 5, 3), {"pads": [2, 0, 2, 2], "group": 2, "dilations": [1, 2]}),
@@ -279,6 +280,13 @@ def test_views_between() -> None:
     flat = net.add("Reshape", x, net.constant(np.array([4, 12])))
     y = net.add("MatMul", flat, net.constant(floats(12, 5)))
     assert labels(net, y) == [IN_FRONT + "MatMul"]
+
+
+def test_a_view_between_has_other_planes() -> None:
+    net = Net()
+    x = scaled(net, floats(2, 6, 4, 2))
+    turned = net.add("Reshape", x, net.constant(np.array([3, 4, 2, 4])))
+    assert labels(net, conv(net, turned, 5, 4, 1, 1)) == [IN_FRONT + "Conv"]
 
 
 def test_sizes_are_open() -> None:
