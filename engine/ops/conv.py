@@ -53,8 +53,11 @@ from engine.ops._convolution_work import (
     depthwise_gpu,
     pointwise_gpu,
 )
-from engine.ops._matmul_calls import sum_stage
+from engine.ops._matmul_calls import product_stage, sum_stage
+from engine.ops._matmul_tiles import Product
+from engine.ops._matmul_work import product_gpu
 from engine.ops._variants import choose, shares_loads
+from engine.ops._work import integers
 from engine.windows import Windows, windows
 from engine.work import GpuWork
 
@@ -128,6 +131,8 @@ def _lower(view: Lowering) -> list[Stage]:
     geo = geometry(view)
     if _is_depthwise(geo):
         return [_depthwise(view, geo)]
+    if _is_one_pixel(geo):
+        return [_product(view, geo)]
     size = _tile_size(view, geo)
     if size:
         return _conv_winograd.stages(view, geo, size)
@@ -135,6 +140,27 @@ def _lower(view: Lowering) -> list[Stage]:
     if parts > 1:
         return _split(view, geo, parts)
     return _direct(view, styled(geo, view.style, view.target))
+
+
+def _is_one_pixel(geo: Geometry) -> bool:
+    """Whether every image has one pixel, so that a convolution is a product of two matrices."""
+    return geo.group == 1 and _is_pointwise(geo.win) and set(geo.win.size) == {1}
+
+
+def _product(view: Lowering, geo: Geometry) -> Stage:
+    """Images by channels times the weights as they are, which lie transposed."""
+    between = Product(
+        kind=view.dtype(0).wgsl,
+        a=view.node.inputs[0],
+        b=view.node.inputs[1],
+        rows=geo.batch,
+        columns=geo.group_out,
+        inner=geo.group_in,
+        b_transposed=True,
+        c=view.node.inputs[2] if view.has(2) else "",
+        c_strides=(0, 1),
+    )
+    return product_stage(between, view.node.outputs[0], view.target)
 
 
 def _direct(view: Lowering, geo: Geometry) -> list[Stage]:
@@ -339,6 +365,8 @@ def _gpu(view: NodeView) -> GpuWork:
     geo = geometry(view)
     if _is_depthwise(geo):
         return depthwise_gpu(view, geo)
+    if _is_one_pixel(geo):
+        return product_gpu(1, *integers((geo.batch, geo.group_in, geo.group_out)))
     return pointwise_gpu(view, geo) if _is_pointwise(geo.win) else dense_gpu(view, geo)
 
 

@@ -105,6 +105,8 @@ CONV = [
     conv((2, 3, 8, 8), (4, 3, 1, 1)),
     conv((2, 37, 7, 7), (13, 37, 1, 1), bias=False),
     conv((2, 16, 1, 1), (24, 16, 1, 1)),
+    conv((1, 70, 1, 1), (9, 70, 1, 1), bias=False),
+    conv((7, 33, 1), (40, 33, 1)),
     conv((1, 8, 13, 9), (12, 8, 1, 1), strides=[2, 3]),
     conv((1, 6, 8, 8), (9, 2, 1, 1), group=3),
     conv((1, 8, 9, 9), (8, 2, 3, 3), group=4, pads=[1, 1, 1, 1]),
@@ -562,6 +564,17 @@ def test_weights_are_shared_where_subgroups_have_the_right_size() -> None:
         target = Target(subgroup_size=size, features=frozenset({"subgroups"}))
         assert shares_loads(target) == expected
     assert not shares_loads(Target(subgroup_size=8))
+
+
+def test_images_of_one_pixel_are_rows_of_a_matrix() -> None:
+    for x, w, shader in (
+        ((2, 16, 1, 1), (24, 16, 1, 1), "matmul"),
+        ((2, 16, 1, 2), (24, 16, 1, 1), "conv_pointwise"),
+    ):
+        (call,) = lowered(conv(x, w))
+        assert call.shader == shader
+    (call,) = lowered(conv((2, 16, 1, 1), (24, 8, 1, 1), group=2))
+    assert call.shader == "conv_pointwise"
 
 
 def test_weights_that_are_no_constants_are_packed_on_the_gpu() -> None:
