@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.dims import Dim
 from engine.ops._conv_tile import join
+
+
+def strip_rows(height: int, stride: int, out_h: Dim, software: bool) -> int:
+    """Rows of a strip for a kernel of `height` rows.
+
+    Twice as many load high kernels' pixels a third less often; a driver takes as much longer.
+    """
+    if out_h == 1:
+        return 1
+    return (8 if software and height >= 5 else 4) // stride
 
 
 @dataclass(frozen=True)
@@ -14,6 +25,8 @@ class Strip:
     `kernel` and `strides` (height, width) are known where the text is unrolled over them.
     `wide` stores four pixels at once: the row length must be a multiple of four. With `lead`, rows
     of the input are multiples of four long, `first + lead` is one, and pixels are loaded by fours.
+    Of fours with one pixel that is needed, that one is loaded with `singles`: half as dear for
+    software, while a GPU takes as long, and longer for the place.
     `edge_rows` and `edges` are the rows and columns of its pixels that may be outside of the input.
     """
 
@@ -23,6 +36,7 @@ class Strip:
     strides: tuple[int, int] = (1, 1)
     wide: bool = False
     lead: int | None = None
+    singles: bool = False
     edge_rows: frozenset[int] = frozenset()
     edges: frozenset[int] = frozenset()
 
@@ -81,9 +95,18 @@ class Strip:
             start = self.lead - 4 if self.lead else 0
             # an arithmetic shift: in front of the first row of all, this is negative
             lines = [f"let row{r} = u32((corner + {start}) >> 2u) + {r}u * (params.in_w / 4u);"]
-            quads = range((count - start + 3) // 4)
-            lines += [f"let q{r}_{quad} = quad_x(row{r} + {quad}u);" for quad in quads]
-            names = [f"q{r}_{(i - start) // 4}[{(i - start) % 4}]" for i in range(count)]
+            for quad in range((count - start + 3) // 4):
+                inside = [
+                    i for i in range(start + 4 * quad, start + 4 * quad + 4) if 0 <= i < count
+                ]
+                if self.singles and len(inside) == 1:
+                    (i,) = inside
+                    place = f"u32(corner + {i}) + {r}u * params.in_w"
+                    lines.append(f"let {names[i]} = load_x({place});")
+                    continue
+                lines.append(f"let q{r}_{quad} = quad_x(row{r} + {quad}u);")
+                for i in inside:
+                    names[i] = f"q{r}_{quad}[{(i - start) % 4}]"
         if r in self.edge_rows:
             lines.append(f"let inside{r} = u32(first_h + {r}) < params.in_h;")
         for i in range(count):

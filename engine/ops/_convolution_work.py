@@ -11,6 +11,7 @@ from cpu_fallback.planes import layout
 from cpu_fallback.windows import Windows, windows
 from engine.ops import NodeView
 from engine.ops._conv_choice import software_columns
+from engine.ops._conv_strip import strip_rows
 from engine.ops._convolution import Geometry
 from engine.ops._work import FLOAT_NBYTES, ceil_to, in_shape, integers, out_shape
 from engine.work import CpuWork, GpuWork, Products
@@ -177,7 +178,7 @@ def depthwise_gpu(view: NodeView, geo: Geometry) -> GpuWork:
     out_d, out_h, out_w = integers(win.out)
     _, step_h, step_w = win.strides
     known = max(height, width) <= 5 and max(step_h, step_w) <= 2
-    rows = 1 if not known or out_h == 1 else 4 // step_h
+    rows = strip_rows(height, step_h, out_h, view.target.software) if known else 1
     columns = 4 if rows > 1 or not known else 8
     (planes,) = integers((geo.batch * geo.group * geo.group_out * out_d,))
     strips = ceil_to(planes * -(-out_h // rows) * -(-out_w // columns), LANES)

@@ -34,8 +34,17 @@ from engine.ops import (
 )
 from engine.ops import _conv_loops as loops
 from engine.ops._conv_calls import packed_weights, tile_call
-from engine.ops._conv_choice import STYLES, Loop, Variant, parts_of, shared_tile, styled, variants
-from engine.ops._conv_strip import Strip
+from engine.ops._conv_choice import (
+    STYLES,
+    Loop,
+    Variant,
+    parts_of,
+    shared_tile,
+    software_columns,
+    styled,
+    variants,
+)
+from engine.ops._conv_strip import Strip, strip_rows
 from engine.ops._conv_tile import Tile
 from engine.ops._convolution import (
     Geometry,
@@ -292,7 +301,7 @@ def _inner_loops(win: Windows, tile: Tile) -> list[tuple[str, bool]]:
     return found
 
 
-def _strips(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
+def _strips(win: Windows, planes: Dim, software: bool) -> list[tuple[Strip, tuple[Guard, ...]]]:
     """Strips of rows by columns, best first: large ones where enough of them are left."""
     _, height, width = win.kernel
     strides = win.strides[1:]
@@ -304,10 +313,12 @@ def _strips(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
         and max(win.dilations[1:]) == 1
     ):
         return [(Strip(1, 4), ())]
-    rows = 1 if win.out[1] == 1 else 4 // strides[0]
+    rows = strip_rows(height, strides[0], win.out[1], software)
     strip = Strip(rows, 4 if rows > 1 else 8, (height, width), (strides[0], strides[1]))
-    strip = replace(strip, edge_rows=win.edges(rows, axis=1))
+    strip = replace(strip, edge_rows=win.edges(rows, axis=1), singles=software)
     whole, pad = divisible(win.out[2], 4), win.begin[2]
+    if software and software_columns(win.out[2]) == 7 and whole.known is False:
+        strip = replace(strip, columns=7)
     found = [(replace(strip, wide=True), (whole,)), (strip, ())]
     if isinstance(pad, int):
         fours = replace(strip, wide=True, lead=pad % 4)
@@ -327,7 +338,7 @@ def _depthwise(view: Lowering, geo: Geometry) -> Stage:
         tensors["b"] = view.node.inputs[2]
     planes = geo.batch * geo.group * geo.group_out * win.out[0]
     calls = []
-    for strip, guards in _strips(win, planes):
+    for strip, guards in _strips(win, planes, view.target.software):
         tiles_w = ceildiv(win.out[2], strip.columns)
         tiles_h = ceildiv(win.out[1], strip.rows)
         count = planes * tiles_h * tiles_w
