@@ -2,6 +2,7 @@
 // spec: ONNX Split-18
 // x: [rows, columns] any; the columns begin .. begin + width are read
 // BODY: the branches; where they copy four neighbours, all counts are of groups of four
+// flags: ONE_ROW (the matrices have one row)
 // dispatch: one workgroup computes WORKGROUP_SIZE elements, or groups of four
 struct Params {
     size: u32,
@@ -24,8 +25,13 @@ fn main(
     if (i >= params.size) {
         return;
     }
+//# if ONE_ROW
+    let row = 0u;
+    let column = i;
+//# else
     let row = i / params.width;
     let column = i % params.width;
+//# endif
     let place = row * params.columns + params.begin + column;
 ${BODY}
 }

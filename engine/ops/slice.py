@@ -233,6 +233,7 @@ def columns_call(
     copy: Callable[[int, str, str], str],
     text: Mapping[str, str],
     wide: bool,
+    around: tuple[str, str] = ("", ""),
 ) -> KernelCall:
     """Copies between one matrix [rows, sum of widths] and one for each of `members`.
 
@@ -241,6 +242,7 @@ def columns_call(
         members: the neighbouring parts that this call copies.
         copy: WGSL statement for part k, given the index into it and into the wide matrix.
         wide: in groups of four elements; the guards are added.
+        around: statements before and behind those of the parts.
     """
     unit = 4 if wide else 1
     lead, total = sum(widths[: members[0]], start=0), sum(widths, start=0)
@@ -263,13 +265,15 @@ def columns_call(
         last = place + 1 == len(members)
         test = "{" if last else f"if (column < params.begin{place + 1}) {{"
         lines.append(f"{test} {statement} }}")
+    body = (around[0], "\n    else ".join(lines), around[1])
     guards = [divisible(d, 4) for d in (*(widths[k] for k in members), lead, total)]
     return KernelCall(
         shader,
         tensors,
         params,
         linear(rows * width // unit),
-        text={**text, "BODY": "    " + "\n    else ".join(lines)},
+        frozenset({"ONE_ROW"} if rows == 1 else ()),
+        text={**text, "BODY": "\n".join(f"    {x}" for x in body if x)},
         extra_params=tuple(fields),
         when=tuple(g for g in guards if g.known is not True) if wide else (),
     )
@@ -305,10 +309,15 @@ def _concat_call(
     }
 
     def copy(place: int, part: str, whole: str) -> str:
-        return f"store{four}_y({whole}, load{four}_x{place}({part}));"
+        return f"value = load{four}_x{place}({part});"
 
+    kind = view.dtype(0).wgsl
+    # stored in one place, as what is fused into the store is text of its own at each
+    begin = f"var value: {f'vec4<{kind}>' if wide else kind};"
+    end = f"store{four}_y(place{' * 4u' if wide else ''}, value);"
+    around = (begin, end)
     tensors["y"] = view.node.outputs[0]
-    return columns_call("slice_concat", tensors, rows, widths, members, copy, text, wide)
+    return columns_call("slice_concat", tensors, rows, widths, members, copy, text, wide, around)
 
 
 def _lower_concat(view: Lowering) -> Sequence[Stage]:
