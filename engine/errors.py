@@ -1,5 +1,8 @@
 """Every error the engine raises on purpose: each says what, where, and what to do about it."""
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
 
 class EngineError(Exception):
     """Base of all errors raised by the engine."""
@@ -31,3 +34,21 @@ class PlanError(EngineError):
 
 class DeviceError(EngineError):
     """The GPU is missing, was lost, or ran out of memory; the next call makes a new device."""
+
+
+@contextmanager
+def in_words(where: Callable[[], str]) -> Iterator[None]:
+    """Around code that takes a model's operands and attributes for what its operators say.
+
+    What it trips over when they are of another form (a missing axis, an unknown code) is a
+    ShapeError that begins with `where()`; the engine's own errors pass.
+    """
+    try:
+        yield
+    except EngineError:
+        raise
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise ShapeError(
+            f"{where()}: operands or attributes are not of the operator's form ({what})"
+        ) from error

@@ -9,8 +9,8 @@ from engine import costs
 from engine import schedule as tasks
 from engine.checks import Check, merged
 from engine.dims import Dim, Guard, at_least, symbols_of
-from engine.errors import PlanError
-from engine.groups import Fusion
+from engine.errors import PlanError, in_words
+from engine.groups import Fusion, Group
 from engine.ir import Graph, Node
 from engine.lowering import Lowerer
 from engine.memory import Interval, MemoryPlan, Slot, assign
@@ -29,6 +29,11 @@ def view_roots(graph: Graph, is_view: Callable[[Node], bool]) -> Mapping[str, st
             source = node.inputs[0]
             roots[node.outputs[0]] = roots.get(source, source)
     return roots
+
+
+def _lowered(lowerer: Lowerer, group: Group) -> list[Dispatch]:
+    with in_words(lambda: group.label):
+        return lowerer.lower(group)
 
 
 def build_plan(
@@ -57,7 +62,7 @@ def build_plan(
     steps: list[Step] = []
     for task in scheduled:
         if isinstance(task, tasks.RunGpu):
-            steps += lowerer.lower(task.group)
+            steps += _lowered(lowerer, task.group)
         else:
             if isinstance(task, (tasks.Upload, tasks.Download)):
                 lowerer.storage(task.value)

@@ -13,7 +13,7 @@ from typing import Literal
 from engine import dims, ops
 from engine.costs import gpu_element_nbytes
 from engine.dims import Dim, Guard
-from engine.errors import ShapeError
+from engine.errors import ShapeError, in_words
 from engine.ir import Graph, Node, Shape
 from engine.ops import NodeView, OpDef, Support
 from engine.ops._agreement import agreements
@@ -59,7 +59,7 @@ def _support(view: NodeView, ranges: Ranges) -> Support:
             return ops.no(found)
         guards.append(found)
     try:
-        with view.checked():
+        with in_words(view.describe):
             guards += agreements(view, op.elementwise is not None and op.elementwise.walks is None)
             own = op.supports(view) if op.supports is not None else ops.YES
     except ShapeError as error:

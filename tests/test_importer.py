@@ -228,6 +228,11 @@ class TestExternalData:
         found = load_model(path).graph.constant("w")
         assert np.array_equal(found, array)
 
+    def test_a_length_that_is_not_given_is_the_tensors(self, tmp_path: Path) -> None:
+        (tmp_path / "w.bin").write_bytes(np.arange(9, dtype=np.float32).tobytes())
+        path = with_external(tmp_path, np.zeros(3, np.float32), offset="8")
+        assert load_model(path).graph.constant("w").tolist() == [2, 3, 4]
+
     def test_large_ones_are_mapped_not_read(self, tmp_path: Path) -> None:
         array = np.arange(5000, dtype=np.float32)
         (tmp_path / "w.bin").write_bytes(array.tobytes())
@@ -512,6 +517,11 @@ def test_damaged_files_never_do_worse_than_a_model_error() -> None:
         (helper.make_node("Relu", ["x"], ["y", "z"]), "has 2 outputs, at most 1"),
         (helper.make_node("Concat", ["x", "x"], ["y"]), "lacks its attribute axis"),
         (helper.make_node("Softmax", ["x"], ["y"], axis=1.0), "axis as FLOAT, INT is due"),
+        (helper.make_node("Split", ["x"], ["y", "z"], num_outputs=1), "num_outputs is 1"),
+        (
+            helper.make_node("Softmax", ["x"], ["y"], axes=1),
+            r"\['axes'\], which no version of it knows",
+        ),
     ],
 )
 def test_nodes_that_contradict_their_schema(node: onnx.NodeProto, message: str) -> None:

@@ -15,6 +15,9 @@ from engine.importer.opsets import opsets
 from engine.importer.reader import Reader
 from engine.importer.tensors import Weights
 
+_ANY_NUMBER = (1 << 31) - 1
+"""What a schema says of operands that may be repeated."""
+
 
 def check(model: ModelProto, weights: Weights) -> None:
     """Reads a model (and its local functions) as it is, and compares its nodes with the schemas.
@@ -106,12 +109,23 @@ def _form(op_type: str, domain: str, version: int) -> _Form | None:
     )
 
 
+@cache
+def _attributes(op_type: str, domain: str) -> frozenset[str]:
+    """Those of all versions of an operator: models have some of another one than they say."""
+    name = "" if domain == "ai.onnx" else domain
+    schemas = onnx.defs.get_all_schemas_with_history()
+    return frozenset().union(
+        *(s.attributes for s in schemas if (s.name, s.domain) == (op_type, name))
+    )
+
+
 def _problem(node: NodeProto, form: _Form) -> str | None:
     """How a node contradicts its operator's schema, or None."""
     inputs, outputs = _count(node.input), _count(node.output)
     if not form.inputs[0] <= len(inputs) <= form.inputs[1]:
         low, high = form.inputs
-        return f"has {len(inputs)} inputs, from {low} to {high} are due"
+        due = f"at least {low}" if high == _ANY_NUMBER else f"from {low} to {high}"
+        return f"has {len(inputs)} inputs, {due} are due"
     if not form.outputs[0] <= len(outputs) <= form.outputs[1]:
         return f"has {len(outputs)} outputs, at most {form.outputs[1]} are due"
     for index, name in form.needed:
@@ -121,11 +135,23 @@ def _problem(node: NodeProto, form: _Form) -> str | None:
     for name in form.required:
         if name not in given:
             return f"lacks its attribute {name}"
+    unknown = sorted(given.keys() - form.attributes)
+    if unknown and not _attributes(node.op_type, node.domain).issuperset(unknown):
+        known = sorted(form.attributes)
+        return f"has attributes {unknown}, which no version of it knows; known are {known}"
     for name, kind in given.items():
-        due = form.attributes.get(name, (kind, ""))
-        if kind != due[0]:
+        code, word = form.attributes.get(name, (kind, ""))
+        if kind != code:
             shown = AttributeProto.AttributeType.Name(kind)
-            return f"has the attribute {name} as {shown}, {due[1]} is due"
+            return f"has the attribute {name} as {shown}, {word} is due"
+    return _wrong_parts(node)
+
+
+def _wrong_parts(node: NodeProto) -> str | None:
+    """What is wrong with a Split that counts its outputs: onnx's inference ends the process."""
+    parts = [a.i for a in node.attribute if a.name == "num_outputs" and node.op_type == "Split"]
+    if parts and parts[0] != len(node.output):
+        return f"has {len(node.output)} outputs, and num_outputs is {parts[0]}"
     return None
 
 

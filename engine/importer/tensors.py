@@ -93,7 +93,8 @@ class Weights:
             location = _entries(tensor).get("location", "")
             if location.startswith("#"):
                 return self.detached[int(location[1:])]
-            return _from_bytes(what, dtype, shape, self._external(what, tensor))
+            data = self._external(what, tensor, _nbytes(dtype, shape))
+            return _from_bytes(what, dtype, shape, data)
         if dtype is dtypes.STRING:
             return _strings(what, shape, tensor)
         if tensor.HasField("raw_data"):
@@ -109,7 +110,8 @@ class Weights:
         self.files.append(MappedFile(path))
         return self.files[-1].data
 
-    def _external(self, what: str, tensor: TensorProto) -> Array:
+    def _external(self, what: str, tensor: TensorProto, needed: int) -> Array:
+        """The bytes that a tensor names in a file; `needed` of them if it does not say how many."""
         entries = _entries(tensor)
         location = entries.get("location", "")
         if self._folder is None:
@@ -129,7 +131,7 @@ class Weights:
             raise ModelError(f"{what} lies in {location!r}, and there is no such file")
         data = self._map(path)
         offset = _integer(what, entries, "offset", 0)
-        length = _integer(what, entries, "length", data.size - offset)
+        length = _integer(what, entries, "length", min(needed, data.size - offset))
         if offset + length > data.size or length < 0:
             raise ModelError(
                 f"{what}: bytes {offset} to {offset + length} of {location!r} are asked for, it "
@@ -173,18 +175,25 @@ def _integer(what: str, entries: dict[str, str], key: str, default: int) -> int:
     return int(text)
 
 
+def _bits(dtype: dtypes.DType) -> int:
+    return _BITS.get(dtype.name, 8 * dtype.nbytes)
+
+
+def _nbytes(dtype: dtypes.DType, shape: tuple[int, ...]) -> int:
+    """Bytes that a tensor takes in a file."""
+    return int(-(-np.prod(shape, dtype=object) * _bits(dtype) // 8))
+
+
 def _from_bytes(what: str, dtype: dtypes.DType, shape: tuple[int, ...], data: Array) -> Array:
     """A tensor's raw bytes (little-endian, sub-byte types packed) as an array of its type."""
-    size = int(np.prod(shape, dtype=object))
     if dtype is dtypes.STRING:
         raise ModelError(f"{what}: strings can't be stored as raw data")
-    bits = _BITS.get(dtype.name, 8 * dtype.nbytes)
-    needed = -(-size * bits // 8)
+    needed = _nbytes(dtype, shape)
     if data.size != needed:
         raise ModelError(
             f"{what} {dtype.name}{list(shape)} needs {needed} bytes of data and has {data.size}"
         )
-    if bits == 8 * dtype.nbytes:
+    if _bits(dtype) == 8 * dtype.nbytes:
         return data.view(dtype.numpy).reshape(shape)
     raw = TensorProto(data_type=dtype.code, dims=shape, raw_data=data.tobytes())
     unpacked = numpy_helper.to_array(raw)

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 from engine import dims
 from engine.dims import Dim, Guard, ceildiv, dmin, evaluate, symbols_of
 from engine.dtypes import DType
-from engine.errors import EngineError, ShapeError
+from engine.errors import ShapeError
 from engine.ir import Array, Graph, Node, Shape, TensorType, ValueType
 from engine.target import MAX_WORKGROUPS, Target
 from engine.work import CpuWork, GpuWork
@@ -152,20 +151,6 @@ class NodeView:
         if str(error).startswith(f"{self.node.op_type} "):
             return error
         return ShapeError(f"{self.describe()}: {error}")
-
-    @contextmanager
-    def checked(self) -> Iterator[None]:
-        """Around a rule: what it trips over in operands or attributes of another form than the
-        operator's (a missing axis, an unknown code) is a ShapeError that names the node."""
-        try:
-            yield
-        except EngineError:
-            raise
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            what = f"{type(error).__name__}: {error}"
-            raise ShapeError(
-                f"{self.describe()}: operands or attributes are not of the operator's form ({what})"
-            ) from error
 
 
 class InferView(NodeView):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from engine.errors import EngineError
+from engine.errors import EngineError, in_words
 from engine.ir import Graph
 from engine.passes.base import Pass, PassResult, PipelineResult, merge_guards
 from engine.passes.canonicalize import canonicalize
@@ -216,7 +216,8 @@ def run_passes(
     def run(step: PipelineStep, graph: Graph) -> Graph:
         nonlocal changed
         tell("inferring shapes, folding" if step.name == "infer" else f"optimising: {step.name}")
-        result = step.function(graph, binding) if step.takes_binding else step.function(graph)
+        with in_words(lambda: f"the pass {step.name} does not know this model"):
+            result = step.function(graph, binding) if step.takes_binding else step.function(graph)
         result.graph.check()
         before = results.get(step.name)
         results[step.name] = result if before is None else before.then(result)

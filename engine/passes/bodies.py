@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from engine import dims
 from engine.dims import Dim
 from engine.dtypes import BOOL, INT64
-from engine.errors import ModelError, ShapeError
+from engine.errors import ModelError, ShapeError, in_words
 from engine.importer.opsets import PINNED, since_version
 from engine.ir import Graph, Node, OptionalType, SequenceType, TensorType, Value, ValueType
 from engine.passes.rewrite import label
@@ -43,7 +43,8 @@ def infer_bodies(
         taken = _condition(state, node, values[node.inputs[0]])
         if taken is not None:
             return node, _inline(node, taken, values)
-    new, kinds = rule(state, node, values)
+    with in_words(lambda: label(node)):
+        new, kinds = rule(state, node, values)
     for name, kind in zip(node.outputs, kinds, strict=False):
         old = values.get(name, Value(name))
         if name and not is_typed(old):
@@ -112,9 +113,20 @@ class _Border:
 
 
 def _run(
-    state: Inference, body: Graph, kinds: Sequence[ValueType | None], values: Mapping[str, Value]
+    state: Inference,
+    node: Node,
+    body: Graph,
+    kinds: Sequence[ValueType | None],
+    values: Mapping[str, Value],
 ) -> tuple[Graph, Kinds]:
-    """The body inferred for inputs of the given types, and the types of its outputs."""
+    """A node's body inferred for inputs of the given types, and the types of its outputs.
+
+    Raises: ModelError if the body takes more or fewer.
+    """
+    if len(body.inputs) != len(kinds):
+        raise ModelError(
+            f"{label(node)}: a body takes {len(body.inputs)} inputs, {len(kinds)} are given"
+        )
     typed = dict(body.values)
     for name, kind in zip(body.inputs, kinds, strict=True):
         if typed[name].type is None:
@@ -126,7 +138,7 @@ def _run(
 def _if(state: Inference, node: Node, values: Mapping[str, Value]) -> tuple[Node, Kinds]:
     border, attrs, branches = _Border(state), dict(node.attrs), []
     for key in ("then_branch", "else_branch"):
-        attrs[key], kinds = _run(state, attrs[key], (), values)
+        attrs[key], kinds = _run(state, node, attrs[key], (), values)
         if len(kinds) != len(node.outputs):
             raise ModelError(
                 f"{label(node)}: {key} gives {len(kinds)} outputs, {len(node.outputs)} are due"
@@ -202,7 +214,7 @@ def _carry(
     settled: set[Dim] = set()
     notes = len(state.applied), len(state.guards), len(state.near_misses)
     while True:
-        done, kinds = _run(state, body, inputs(carried), values)
+        done, kinds = _run(state, node, body, inputs(carried), values)
         after = kinds[places[1]]
         if len(after) != len(carried):
             raise ModelError(f"{label(node)}: the body has too few outputs ({len(kinds)})")
@@ -308,7 +320,7 @@ def _sequence_map(state: Inference, node: Node, values: Mapping[str, Value]) -> 
         if isinstance(kind, SequenceType):
             kind = state.fresh_type(kind.element, f"{node.key}_{index}")
         kinds.append(kind)
-    done, results = _run(state, node.attrs["body"], kinds, values)
+    done, results = _run(state, node, node.attrs["body"], kinds, values)
     outputs: Kinds = [None if k is None else SequenceType(k) for k in results]
     return node.replace(attrs={**node.attrs, "body": done}), outputs
 

@@ -16,7 +16,7 @@ import numpy as np
 from cpu_fallback import registry
 from engine import dims, dtypes, ops
 from engine.dims import Dim, Guard
-from engine.errors import ModelError, ShapeError
+from engine.errors import ModelError, ShapeError, in_words
 from engine.exporter import operand_problem
 from engine.ir import Graph, Node, TensorType, Value, ValueType
 from engine.passes import bodies
@@ -154,7 +154,7 @@ class Inference:
         if rule is not None and rule.infer is not None:
             view = ops.InferView(work, node, lambda hint: self.fresh(f"{node.key}_{hint}"))
             try:
-                with view.checked():
+                with in_words(view.describe):
                     found = rule.infer(view)
                 self.guards += [g for g in view.guards if g.known is None]
             except ShapeError as error:
@@ -186,7 +186,7 @@ class Inference:
         view = ops.InferView(
             work.replace(values=bound), node, lambda hint: self.fresh(f"{node.key}_{hint}")
         )
-        with view.checked():
+        with in_words(view.describe):
             sharper = rule(view)
         if not all(is_typed(Value("", k)) for k in sharper):
             return found
@@ -276,7 +276,7 @@ class Inference:
         if all(values[n].dims is not None or values[n].constant is not None for n in node.writes):
             return
         view = ops.NodeView(work, node)
-        with view.checked():
+        with in_words(view.describe):
             contents = rule.evaluate(view) or ()
         for name, content in zip(node.outputs, contents, strict=False):
             if not name or content is None:

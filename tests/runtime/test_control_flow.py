@@ -402,3 +402,22 @@ def test_bodies_go_with_their_plans(device: str, monkeypatch: pytest.MonkeyPatch
         assert session.plans_made == 5
         assert len(runner.prepared) == 2
         assert len(runner._bodies) == 4
+
+
+BODIES = [
+    ("If(c)", "then_branch = t (float q) => (float r) { r = Neg(x) }, "
+     "else_branch = e () => (float s) { s = Abs(x) }", "takes 1 inputs, 0 are given"),
+    ("Loop(n, c, x)", "body = b (int64 i, bool k) => (bool k) { }", "takes 2 inputs, 3 are given"),
+    ("Scan(x)", "num_scan_inputs = 1, scan_input_axes = [0, 1], "
+     "body = b (float e) => (float r) { r = Neg(e) }", "not of the operator's form"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("call", "attributes", "message"), BODIES)
+def test_bodies_that_do_not_fit_their_node(call: str, attributes: str, message: str) -> None:
+    op_type, operands = call.rstrip(")").split("(")
+    text = f"""<ir_version: 9, opset_import: ["": 20]>
+    g (float[2] x, bool c, int64 n) => (float y) {{ y = {op_type}<{attributes}>({operands}) }}"""
+    feeds = {"x": np.ones(2, np.float32), "c": np.array(True), "n": np.array(2)}
+    with pytest.raises(EngineError, match=message):
+        InferenceSession(onnx.parser.parse_model(text), device="cpu").run(None, feeds)
