@@ -1,9 +1,10 @@
 // Winograd's transform of the input of a 3x3 convolution: one tile of one channel an invocation.
 // spec: ONNX Conv-22
 // x: [N, channels, in_h, in_w] f32
-// spread: [(SIZE + 2)^2, channels, pitch] f32: rows of tiles, those of all images under each other
+// spread: [(SIZE + 2)^2, channels, pitch] f32; CHANNELS_INNER: [(SIZE + 2)^2, pitch, channels]
+// Tiles are counted by rows, those of all images under each other.
 // TRANSFORM: loads, sums and stores, from engine/ops/_conv_winograd.py
-// flags: BANDS (rows of tiles from repeat_index() * band_rows on)
+// flags: BANDS (from row repeat_index() * band_rows on); CHANNELS_INNER
 // overrides: SIZE, outputs of a tile along an axis
 // dispatch: one workgroup computes WORKGROUP_SIZE tiles
 struct Params {
@@ -38,8 +39,13 @@ fn main(
     if (index >= params.count) {
         return;
     }
+//# if CHANNELS_INNER
+    let channel = index % params.channels;
+    let tile = min(index / params.channels, params.tiles - 1u);
+//# else
     let channel = index / params.pitch;
     let tile = min(index % params.pitch, params.tiles - 1u);
+//# endif
 //# if BANDS
     let tile_rest = tile / params.tiles_w
         + min(repeat_index() * params.band_rows, params.last_row);

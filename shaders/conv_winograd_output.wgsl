@@ -1,10 +1,11 @@
 // The end of Winograd's 3x3 convolution: one tile of one channel an invocation.
 // spec: ONNX Conv-22
-// products: [(SIZE + 2)^2, channels, pitch] f32: rows of tiles, those of all images under each other
+// products: [(SIZE + 2)^2, channels, pitch] f32; CHANNELS_INNER: [(SIZE + 2)^2, pitch, channels]
 // b: [channels] f32, with BIAS
 // y: [N, channels, out_h, out_w] f32
+// Tiles are counted by rows, those of all images under each other.
 // TRANSFORM: loads, sums and stores, from engine/ops/_conv_winograd.py
-// flags: BIAS; BANDS (rows of tiles from repeat_index() * band_rows on)
+// flags: BIAS; BANDS (from row repeat_index() * band_rows on); CHANNELS_INNER
 // overrides: SIZE, outputs of a tile along an axis
 // dispatch: one workgroup computes WORKGROUP_SIZE tiles
 struct Params {
@@ -37,8 +38,13 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
 ) {
     let index = flat_index(id, groups);
+//# if CHANNELS_INNER
+    let channel = index % params.channels;
+    let tile = index / params.channels;
+//# else
     let channel = index / params.pitch;
     let tile = index % params.pitch;
+//# endif
     if (index >= params.count || tile >= params.tiles) {
         return;
     }

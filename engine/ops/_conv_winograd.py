@@ -23,7 +23,7 @@ from engine.ops._conv_tile import join
 from engine.ops._convolution import Geometry
 from engine.ops._matmul_calls import product_stage
 from engine.ops._matmul_tiles import Product
-from engine.ops._variants import shares_loads
+from engine.ops._variants import CLEARLY, shares_loads
 
 TAPS = 3
 POINTS = {
@@ -42,11 +42,14 @@ BAND_NBYTES = 1 << 22
 """Of transformed input and output that lie between the kernels at a time."""
 MAX_BANDS = 1000
 
-COSTS = {False: (26, 5), True: (40, 12)}
-"""What software takes for an element of a transform, and for a weight, in products.
-
-Of kernels whose subgroups share loads (True), products are faster, but the rest is not.
+COSTS = {False: (26, 5, 1.0), True: (24, 8, 0.8)}
+"""What software takes for an element of a transform, a weight, and a product without transforms, in
+products of the kernel between the transforms. True: those of a subgroup share loads.
 """
+LANES = {False: 64, True: 32}
+"""Neighbouring columns that a product computes at once."""
+ROWS = 16
+"""Its rows come in multiples of these."""
 
 Matrix = tuple[tuple[Fraction, ...], ...]
 
@@ -209,12 +212,17 @@ def output_text(size: int) -> str:
     return join(lines, 1)
 
 
-def _weights(size: int) -> Callable[[Array], Array]:
-    """Makes [places * places, out_channels, channels] of weights."""
+def _weights(size: int, across: bool) -> Callable[[Array], Array]:
+    """Makes [places * places, out_channels, channels] of weights, or transposed."""
 
     def make(w: Array) -> Array:
         turn = np.array([[float(v) for v in row] for row in transforms(size).weights])
-        found = np.einsum("ia,ocab,jb->ijoc", turn, w.reshape(*w.shape[:2], TAPS, TAPS), turn)
+        found = np.einsum(
+            f"ia,ocab,jb->ij{'oc' if across else 'co'}",
+            turn,
+            w.reshape(*w.shape[:2], TAPS, TAPS),
+            turn,
+        )
         return np.ascontiguousarray(found.reshape(-1, *found.shape[2:]), dtype=np.float32)
 
     return make
@@ -277,8 +285,8 @@ def best_size(view: Lowering, geo: Geometry) -> int:
 
     Times are counted in products, at the sizes of the call that the plan is made for.
     """
-    element, weight = COSTS[shares_loads(view.target)]
-    found, least = 0, 0.9
+    element, weight, plain = COSTS[shares_loads(view.target)]
+    found, least = 0, 0.9 * plain
     for size in POINTS:
         if not fits(view, geo, size):
             continue
@@ -290,11 +298,36 @@ def best_size(view: Lowering, geo: Geometry) -> int:
         ins, outs = geo.group_in, geo.group_out
         if tiles is None or direct is None or not (isinstance(ins, int) and isinstance(outs, int)):
             continue
-        products = tiles * ins * outs + element * tiles * (ins + outs) + weight * ins * outs
+        products = (
+            tiles * ins * outs / max(_shares_used(view, tiles, outs))
+            + element * tiles * (ins + outs)
+            + weight * ins * outs
+        )
         share = places * products / max(direct, 1)
         if tiles >= 16 and share < least:
             found, least = size, share
     return found
+
+
+def _shares_used(view: Lowering, tiles: int, outs: int) -> tuple[float, float]:
+    """Which share of the kernel between the transforms is of use, with tiles as columns of the
+    product, and with tiles as rows."""
+    lanes = LANES[shares_loads(view.target)]
+
+    def used(columns: int, rows: int) -> float:
+        padded = -(-columns // lanes) * lanes * -(-rows // ROWS) * ROWS
+        return columns * rows / max(padded, 1)
+
+    return used(tiles, outs), used(outs, tiles)
+
+
+def _is_across(view: Lowering, geo: Geometry, tiles: Dim) -> bool:
+    """Whether tiles are the columns of the product: transforms are fastest so."""
+    likely, outs = view.likely(tiles), geo.group_out
+    if likely is None or not isinstance(outs, int):
+        return True
+    across, down = _shares_used(view, likely, outs)
+    return CLEARLY * across >= down
 
 
 def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
@@ -302,6 +335,7 @@ def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
     _, in_h, in_w = geo.win.size
     _, out_h, out_w = geo.win.out
     cut, places = bands(geo, size), (size + TAPS - 1) ** 2
+    across = _is_across(view, geo, cut.height * cut.columns)
     v = view.scratch(FLOAT32, (places, geo.group_in, cut.tiles))
     m = view.scratch(FLOAT32, (places, geo.group_out, cut.tiles))
     grid: dict[str, Dim | float] = {
@@ -313,6 +347,7 @@ def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
     banded = frozenset({"BANDS"} if cut.count != 1 else ())
     if banded:
         grid |= {"band_rows": cut.height, "last_row": dmax(cut.rows - cut.height, 0)}
+    inner = frozenset(() if across else {"CHANNELS_INNER"})
     first = KernelCall(
         "conv_winograd_input",
         {"x": view.node.inputs[0], "spread": v},
@@ -326,21 +361,28 @@ def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
             "pad_w": geo.win.begin[2],
         },
         linear(cut.tiles * geo.group_in),
-        flags=banded,
+        flags=banded | inner,
         text={"TRANSFORM": input_text(size)},
         overrides={"SIZE": size},
         repeat=cut.count,
     )
+    weights = view.derived(1, f"winograd{size}{'' if across else '-t'}", _weights(size, across))
+    steps = (product((geo.group_in, geo.group_out)),), (geo.group_in * cut.tiles,)
+    if across:
+        operands, shape = (weights, v, *steps), (geo.group_out, cut.tiles)
+    else:
+        operands, shape = (v, weights, *steps[::-1]), (cut.tiles, geo.group_out)
+    a, b, a_batch, b_batch = operands
     between = Product(
         kind="f32",
-        a=view.derived(1, f"winograd{size}", _weights(size)),
-        b=v,
-        rows=geo.group_out,
-        columns=cut.tiles,
+        a=a,
+        b=b,
+        rows=shape[0],
+        columns=shape[1],
         inner=geo.group_in,
         batch=(places,),
-        a_batch=(product((geo.group_in, geo.group_out)),),
-        b_batch=(geo.group_in * cut.tiles,),
+        a_batch=a_batch,
+        b_batch=b_batch,
     )
     bias = {"b": view.node.inputs[2]} if view.has(2) else {}
     last = KernelCall(
@@ -354,7 +396,7 @@ def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
             "out_w": out_w,
         },
         linear(cut.tiles * geo.group_out),
-        flags=banded | frozenset({"BIAS"} if bias else ()),
+        flags=banded | inner | frozenset({"BIAS"} if bias else ()),
         text={"TRANSFORM": output_text(size)},
         overrides={"SIZE": size},
         repeat=cut.count,

@@ -468,12 +468,28 @@ def test_winograd(case: OpCase, size: int, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("across", [True, False])
 @pytest.mark.parametrize("case", WINOGRAD, ids=case_id)
-def test_winograd_in_bands_of_a_row(case: OpCase, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_winograd_in_bands_of_a_row(
+    case: OpCase, across: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(winograd, "BAND_NBYTES", 1)
+    monkeypatch.setattr(winograd, "_is_across", lambda *args: across)
     monkeypatch.setattr(targets, "is_software", lambda kind: True)
     monkeypatch.setattr(winograd, "best_size", lambda view, geo: 2 * winograd.fits(view, geo, 2))
     check_gpu(case)
+
+
+def test_few_tiles_are_rows_of_the_product() -> None:
+    """Its columns come in multiples of 32 or 64, its rows in fewer."""
+    for size, inner in ((56, False), (14, True)):
+        w = (256, 256, 3, 3)
+        case = conv((1, 256, size, size), w, pads=[1] * 4)
+        shares = {"features": frozenset({"subgroups"}), "subgroup_size": 8, "software": True}
+        first, product, last = lowered(case, **shares)  # type: ignore[arg-type]
+        assert first.overrides["SIZE"] == 4
+        assert {"CHANNELS_INNER" in first.flags, "CHANNELS_INNER" in last.flags} == {inner}
+        assert product.params["columns" if not inner else "rows"] == first.params["pitch"]
 
 
 @pytest.mark.gpu
