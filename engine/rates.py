@@ -105,6 +105,11 @@ class DeviceProfile:
         for part in (self.gpu, self.cpu):
             _check(self.name, part)
 
+    @property
+    def software(self) -> bool:
+        """Whether a CPU runs the shaders, as drivers that do so say in their names."""
+        return any(word in self.name.lower() for word in ("lavapipe", "llvmpipe", "swiftshader"))
+
     def to_json(self) -> str:
         """The profile as a JSON object, one line per figure."""
         return json.dumps(dataclasses.asdict(self), indent=2) + "\n"

@@ -16,6 +16,7 @@ from engine.importer import load_model
 from engine.options import Options
 from engine.plan import Plan
 from engine.rates import DeviceProfile, builtin_names
+from engine.runtime import session as session_module
 from engine.runtime.feeds import bind_inputs, typed
 from engine.target import Target
 from tests.real_models import RealModel, real_models
@@ -148,18 +149,32 @@ def test_depthwise_convolutions_move_even_there(model: RealModel) -> None:
     assert plan.partition.predicted_ms < plan.partition.all_cpu_ms
 
 
+def without_delays(name: str) -> DeviceProfile:
+    """A profile with a GPU that starts at once."""
+    found = DeviceProfile.builtin(name)
+    delays = [f.name for f in dataclasses.fields(found.gpu) if f.name.endswith("_ns")]
+    gpu = dataclasses.replace(found.gpu, **dict.fromkeys(delays, 0))
+    return dataclasses.replace(found, gpu=gpu)
+
+
+def test_without_a_gpu_explain_is_about_the_device_of_the_profile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(session_module, "adapters", lambda: [])
+    feeds = {"r0": np.ones((1, 64), np.float32)}
+    with InferenceSession(dense(64, 2), profile=without_delays("v3d_pi4")) as session:
+        found = session.explain(feeds)
+        assert found.decision.startswith("the GPU, ") and found.count("gpu") == 4
+        assert found.device.startswith("CPU (NumPy), planned as for Broadcom")
+        session.run(None, feeds)
+        assert {where for _, where in session.executed()} == {"cpu"}
+
+
 @pytest.mark.gpu
 def test_a_session_plans_as_for_another_device(tmp_path: Path) -> None:
     model = dense(64, 2)
     feeds = {"r0": np.ones((1, 64), np.float32)}
-    far = DeviceProfile.builtin("v3d_pi4")
-    fast = dataclasses.replace(
-        far,
-        gpu=dataclasses.replace(
-            far.gpu,
-            **{f.name: 0 for f in dataclasses.fields(far.gpu) if f.name.endswith("_ns")},
-        ),
-    )
+    far, fast = DeviceProfile.builtin("v3d_pi4"), without_delays("v3d_pi4")
     (tmp_path / "fast.json").write_text(fast.to_json())
     results = []
     for profile, place in ((far, "cpu"), ("v3d_pi4", "cpu"), (tmp_path / "fast.json", "gpu")):
@@ -168,6 +183,7 @@ def test_a_session_plans_as_for_another_device(tmp_path: Path) -> None:
             assert {where for _, where in session.executed()} == {place}
             chosen = session.explain(feeds).summary()
             assert f"chosen     the {place.upper()}" in chosen
+            assert not session.plan().target.software
     np.testing.assert_allclose(results[0], results[2], rtol=1e-4, atol=1e-3)
     with pytest.raises(EngineError, match="no device profile 'abacus'"):
         InferenceSession(model, profile="abacus")

@@ -103,7 +103,9 @@ class InferenceSession:
         self._require_gpu = require_gpu
         self._adapter = adapter
         self._profile = _named(profile)
-        self._target = "baseline" if target is None and profile is not None else target
+        if target is None and self._profile is not None:
+            target = replace(Target.baseline(), software=self._profile.software)
+        self._target = target
         self._tuning = tuning
         self._options = options
         self._closed = False
@@ -315,19 +317,27 @@ class InferenceSession:
     ) -> Report:
         """Where each node runs, why, and what it costs, for the last call or for these inputs.
 
+        With a `profile`, and no GPU here, it is about what the device of that profile would run.
+
         `measured` has the times of calls; see `engine.tools.measure`. Raises: as `run`.
         """
-        plan = self.plan(input_feed)
-        found = self._runner.prepared_for(plan)
+        runner = self._runner
+        no_gpu = self._device is None and self._options.device == "auto"
+        if no_gpu and self._profile is not None and input_feed is not None:
+            runner = Runner(self._whole(), self._options, None, self._profile, None)
+            plan = runner.plan(self._check_feeds(input_feed))
+        else:
+            plan = self.plan(input_feed)
+        found = runner.prepared_for(plan)
         from engine.explain import explain
         from engine.explain.build import body_row
 
-        bodies = [body_row(*body) for body in self._runner.bodies(plan.graph)]
+        bodies = [body_row(*body) for body in runner.bodies(plan.graph)]
         where = self.device_name
         if self._profile is not None:
             where += f", planned as for {self._profile.name}"
-        options = found.options
-        return explain(plan, found.passed, where, options, measured, bodies, found.binding)
+        made = found.passed, where, found.options
+        return explain(plan, *made, measured, bodies, found.binding)
 
     def executed(self) -> list[tuple[Node, str]]:
         """Nodes that the last run computed, and where: "gpu" (in a dispatch) or "cpu".
