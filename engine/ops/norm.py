@@ -267,23 +267,30 @@ register(
 def _lower_lrn(view: Lowering) -> Sequence[Stage]:
     shape, size = view.shape(0), int(view.attr("size"))
     channels, spatial = _spatial(shape)
-    call = KernelCall(
-        "norm_lrn",
-        {"x": view.node.inputs[0], "y": view.node.outputs[0]},
-        {
-            "size": product(shape),
-            "channels": channels,
-            "spatial": spatial,
-            "before": (size - 1) // 2,
-            "after": size // 2,
-            "alpha": float(view.attr("alpha", 1e-4)) / size,
-            "beta": float(view.attr("beta", 0.75)),
-            "bias": float(view.attr("bias", 1.0)),
-        },
-        linear(product(shape), WORKGROUP),
-        trips=size,
-    )
-    return [(call,)]
+    beta, count = float(view.attr("beta", 0.75)), product(shape)
+    flags = {"ROOTS"} if beta == 0.75 else set()
+
+    def call(wide: bool) -> KernelCall:
+        return KernelCall(
+            "norm_lrn",
+            {"x": view.node.inputs[0], "y": view.node.outputs[0]},
+            {
+                "size": count,
+                "channels": channels,
+                "spatial": spatial,
+                "before": (size - 1) // 2,
+                "after": size // 2,
+                "alpha": float(view.attr("alpha", 1e-4)) / size,
+                "beta": beta,
+                "bias": float(view.attr("bias", 1.0)),
+            },
+            linear(ceildiv(count, 4) if wide else count, WORKGROUP),
+            frozenset(flags | ({"VEC4"} if wide else set())),
+            trips=size,
+            when=(divisible(spatial, 4),) if wide else (),
+        )
+
+    return [choose([call(True), call(False)])]
 
 
 register(

@@ -117,13 +117,15 @@ def _by_channel() -> list[OpCase]:
 
 def _others() -> list[OpCase]:
     cases = []
-    for size in (1, 3, 4, 5):
-        attrs = {"size": size, "alpha": 0.02, "beta": 0.6, "bias": 1.5}
+    for size, beta, width in (
+        (1, 0.6, 5), (3, 0.6, 5), (4, 0.6, 5), (5, 0.6, 5), (3, 0.6, 4), (5, 0.75, 5), (4, 0.75, 4),
+    ):  # fmt: skip
+        attrs = {"size": size, "alpha": 0.02, "beta": beta, "bias": 1.5}
         numbers = tuple(attrs.values())
         cases.append(
             OpCase(
                 "LRN",
-                (noise(2, 7, 3, 5),),
+                (noise(2, 7, 3, width),),
                 attrs,
                 oracle=lambda x, numbers=numbers: local_response(x, *numbers),
             )
