@@ -316,7 +316,7 @@ def _maps(build: _Builder) -> list[str]:
 
 
 def _tensor(name: str, storage: Storage, writable: bool) -> Tensor:
-    return Tensor(name, storage.element, writable, storage.growing, storage.narrow, storage.packing)
+    return Tensor(name, storage.element, writable, storage.narrow, storage.packing)
 
 
 def _terms(

@@ -7,7 +7,8 @@ Everything here is pure: no GPU is touched, and `wgpu` is not imported.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from engine import fusion as fusion_stage
 from engine.checks import late_checks, view_checks
@@ -21,6 +22,7 @@ from engine.ir import Graph, Node
 from engine.ops import YES, Support, definition, no
 from engine.options import Options
 from engine.partition import Partition, checked_inputs, partition
+from engine.parts import NO_PARTS, RULE, Parts, find_parts
 from engine.passes import PIPELINE, PipelineResult, run_passes
 from engine.placement import MayFuse, Model, build_model
 from engine.plan import Append, Plan
@@ -75,21 +77,25 @@ def compile_graph(
     tell("placing nodes on devices")
     placed = _place(graph, support, options, target, profile, binding)
     symbols = tuple(dict.fromkeys((*input_symbols(graph), *around)))
-    views = {
-        n.key for n in graph.nodes if n.key not in options.refused and _is_alias(graph, n, symbols)
-    }
+    views = _views(graph, options, symbols)
     roots = view_roots(graph, lambda n: n.key in views)
     on_gpu = {k for k, v in placed.verdicts.items() if v.device == "gpu"} - views
     live = _live_nodes(graph, on_gpu, views, symbols)
     appends = _appends(graph, options, on_gpu & live)
+    parts = _parts(graph, options, target, on_gpu & live, live, roots, symbols, binding, appends)
     fused = fuse(
         graph,
         lambda n: n.key in on_gpu & live,
         target,
         options.disable,
-        appends,
+        {*appends, *parts.copied},
         roots,
         Scales(graph, binding, target, profile),
+    )
+    fused = replace(
+        fused,
+        applied=fused.applied + parts.applied,
+        near_misses=fused.near_misses + parts.near_misses,
     )
     cpu_nodes = [n for n in graph.nodes if n.key in live - on_gpu - views]
     sizes = frozenset(n for n, v in graph.values.items() if v.dims is not None)
@@ -120,6 +126,7 @@ def compile_graph(
         fused,
         scheduled,
         roots=roots,
+        parts=parts,
         sizes=sizes,
         guards=guards,
         checks=checks,
@@ -130,6 +137,50 @@ def compile_graph(
         checked_inputs=checked_inputs(graph, placed, intervals),
         tuning=options.tuning,
     )
+
+
+def _parts(
+    graph: Graph,
+    options: Options,
+    target: Target,
+    on_gpu: Collection[str],
+    live: Collection[str],
+    roots: Mapping[str, str],
+    symbols: Sequence[str],
+    binding: Mapping[str, int],
+    appends: Mapping[str, Append],
+) -> Parts:
+    """What lies within what, where the nodes `on_gpu` are there and those `live` run."""
+    if RULE in options.disable:
+        return NO_PARTS
+    return find_parts(
+        graph,
+        lambda n: n.key in on_gpu and n.key not in appends,
+        lambda n: n.key in live,
+        target,
+        roots=roots,
+        symbols=symbols,
+        binding=binding,
+        apart={n for a in appends.values() for n in (a.past, a.grown)},
+    )
+
+
+def _free(
+    graph: Graph,
+    support: Mapping[str, Support],
+    options: Options,
+    target: Target,
+    binding: Mapping[str, int],
+) -> frozenset[str]:
+    """Nodes that no kernel runs for, if all that can be is on the GPU."""
+    symbols = input_symbols(graph)
+    views = _views(graph, options, symbols)
+    duties = roles(graph, support)
+    possible = {n.key for n in graph.nodes if support[n.key].ok and n.key not in duties} - views
+    runs = {n.key for n in graph.nodes if duties.get(n.key) != "folded"}
+    roots = view_roots(graph, lambda n: n.key in views)
+    found = _parts(graph, options, target, possible, runs, roots, symbols, binding, {})
+    return frozenset(key for key, copied in found.copied.items() if not copied)
 
 
 def split_ms(
@@ -178,6 +229,7 @@ class Choices:
             roles(self.graph, self.support),
             self.profile,
             may_fuse=_may_fuse(self.graph, self.options, self._weigh),
+            in_place=_free(self.graph, self.support, self.options, self.target, self.binding),
             binding=self.binding,
             target=self.target,
         )
@@ -213,6 +265,7 @@ def _place(
         device=options.device,
         no_gpu=options.no_gpu,
         may_fuse=_may_fuse(graph, options, Scales(graph, binding, target, profile)),
+        in_place=_free(graph, support, options, target, binding),
         binding=binding,
         target=target,
         kept=kept,
@@ -301,6 +354,13 @@ def _appends(graph: Graph, options: Options, on_gpu: Collection[str]) -> Mapping
 def _refusals(support: Mapping[str, Support], options: Options) -> Mapping[str, Support]:
     """Nodes that this call's values or sizes keep off the GPU."""
     return {k: no(reason) for k, reason in options.refused.items() if k in support}
+
+
+def _views(graph: Graph, options: Options, symbols: Collection[str]) -> set[str]:
+    """Keys of the nodes that only give another shape to their inputs' buffers."""
+    return {
+        n.key for n in graph.nodes if n.key not in options.refused and _is_alias(graph, n, symbols)
+    }
 
 
 def _is_alias(graph: Graph, node: Node, symbols: Collection[str]) -> bool:

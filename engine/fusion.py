@@ -32,6 +32,7 @@ RULES: tuple[tuple[str, str], ...] = (
     ("epilogue", "elementwise nodes after a kernel are computed where it stores its output"),
     ("transposed-store", "a Transpose after a kernel is where the kernel stores its output"),
     ("prologue", "elementwise nodes before a kernel are computed where it loads what they make"),
+    ("in-place", "what is joined or cut is part of one buffer; see `engine.parts`"),
 )
 
 

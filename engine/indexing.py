@@ -8,10 +8,13 @@ every shape of a rank; neighbouring axes that are provably one are merged first.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from engine.dims import Dim, is_equal, product
+import numpy as np
+
+from engine.dims import Dim, evaluate, is_equal, mod, product
+from engine.ir import Array
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,56 @@ class IndexMap:
     def fields(self) -> tuple[tuple[str, str], ...]:
         """(name, kind) of the words, as `KernelCall.extra_params` wants them."""
         return tuple((name, "u32") for name, _ in self.params)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the elements of a part lie in its whole: element i at `begin` + i, and a `gap` further
+    on after each `row` elements, for every run (row, gap)."""
+
+    begin: Dim = 0
+    runs: tuple[tuple[Dim, Dim], ...] = ()
+
+    def within(self, other: Place) -> Place | None:
+        """The place of a part of a part, which `other` is the place of; None if it is no `Place`.
+
+        With j the place in the middle part, j // row has to be a sum of such terms in i. It is
+        where rows of both end together, or one's rows are made of whole rows of the other.
+        """
+        begin, runs = self.begin + other.begin, dict(self.runs)
+        for row, gap in other.runs:
+            if not self.runs and mod(self.begin, row) == 0:
+                begin = begin + self.begin // row * gap
+                runs[row] = runs.get(row, 0) + gap
+                continue
+            if len(self.runs) != 1:
+                return None
+            inner, pitch = self.runs[0][0], sum(self.runs[0], start=0)
+            if mod(row, pitch) == 0:
+                key = row // pitch * inner
+                runs[key] = runs.get(key, 0) + gap
+            elif all(mod(d, row) == 0 for d in (self.begin, inner, pitch)):
+                begin = begin + self.begin // row * gap
+                runs[row] = runs.get(row, 0) + gap
+                runs[inner] = runs.get(inner, 0) + (pitch - inner) // row * gap
+            else:
+                return None
+        return Place(begin, tuple(runs.items()))
+
+    def indices(self, size: int, binding: Mapping[str, int]) -> Array:
+        """Where the `size` elements lie, in order."""
+        i = np.arange(size)
+        found = i + evaluate(self.begin, binding)
+        for row, gap in self.runs:
+            found += i // max(evaluate(row, binding), 1) * evaluate(gap, binding)
+        return found
+
+
+def cut_place(shape: Sequence[Dim], axis: int, start: Dim, count: Dim) -> Place:
+    """The place of `count` indices along `axis`, from `start` on, in a value of `shape`."""
+    inner, outer = product(shape[axis + 1 :]), product(shape[:axis])
+    row, gap = count * inner, (shape[axis] - count) * inner
+    return Place(start * inner, ((row, gap),) if outer != 1 and gap != 0 else ())
 
 
 def row_major(shape: Sequence[Dim]) -> tuple[Dim, ...]:

@@ -13,11 +13,14 @@ from engine.dims import Dim, product
 from engine.dtypes import DType
 from engine.errors import PlanError
 from engine.groups import Group
+from engine.indexing import Place
 from engine.ir import Array, Graph, Node, Shape, TensorType
 from engine.layout import Storage, storage_of
 from engine.ops import KernelCall, Lowering, OpDef, definition, linear
+from engine.parts import Parts
 from engine.plan import Append, Derived, Dispatch, Variant
-from engine.shader import Fused, Kernel, preprocess, render
+from engine.reach import Reach, reach
+from engine.shader import Fused, Kernel, Placed, preprocess, render
 from engine.target import Target
 from engine.tuning import DEFAULT, Tuning, signature
 
@@ -36,8 +39,10 @@ class Lowerer:
         appends: Mapping[str, Append],
         tuning: Tuning,
         binding: Mapping[str, int],
+        parts: Parts,
     ) -> None:
         self.graph = graph
+        self.parts = parts
         self.tuning = tuning
         self.binding = binding
         self.target = target
@@ -89,7 +94,11 @@ class Lowerer:
             style,
             self.binding,
         )
-        stages = op.lower(view)
+        copied = self.parts.copied.get(group.anchor.key)
+        if copied is None or op.in_place is None:
+            stages = op.lower(view)
+        else:
+            stages = op.in_place.rest(view, copied) if copied else ()
         chained = len(group.chain) > 1 or op.tail is not None
         self._find_loose(group, stages, chained)
         dispatches = (
@@ -166,12 +175,21 @@ class Lowerer:
         written = {
             value
             for kernel, variant in zip(kernels, variants, strict=True)
-            for tensor, value in zip(kernel.tensors, variant.values, strict=True)
+            for tensor, value in zip(
+                (*kernel.tensors, *kernel.riders), variant.touches, strict=True
+            )
             if tensor.writable
         }
         keys = tuple(n.key for n in group.nodes)
-        work = costs.dispatch_work(self.graph, group.nodes, (*group.inputs, *group.outputs))
+        work = self._work(group)
         return Dispatch(group.label, group.origin, keys, variants, tuple(sorted(written)), *work)
+
+    def _work(self, group: Group) -> tuple[Dim, Dim]:
+        """Operations of a group, and bytes that it moves."""
+        copied = self.parts.copied_values(group.nodes[0])
+        touched = copied or (*group.inputs, *group.outputs)
+        flops, nbytes = costs.dispatch_work(self.graph, group.nodes, touched)
+        return flops, nbytes * 2 if copied else nbytes
 
     def _variants(
         self, group: Group, stage: Sequence[KernelCall], fuse: bool
@@ -180,40 +198,67 @@ class Lowerer:
         found = []
         for call in stage:
             try:
-                found.append(self._variant(group, call, fuse))
+                found += self._alternatives(group, call, fuse)
             except LimitError:
                 if call is stage[-1]:
                     raise
         return tuple(found)
 
-    def _variant(self, group: Group, call: KernelCall, fuse: bool) -> Variant:
-        tensors = dict(call.tensors)
-        params = dict(call.params)
+    def _alternatives(self, group: Group, call: KernelCall, fuse: bool) -> list[Variant]:
+        """The call with each way of reaching parts, the quicker one first."""
+        tensors, params = dict(call.tensors), dict(call.params)
         fused = Fused(params=call.extra_params)
-        elements = {n: self.storage(v).element for n, v in tensors.items()}
         chains = [*self._in_front(group, call), *([self._behind(group, call)] if fuse else [])]
         for chain in chains:
             fused += chain.fused
             tensors.update(chain.tensors)
             params.update(chain.params)
+        tensors = {n: v for n, v in tensors.items() if n not in fused.replaces}
+        parts = {n: self.parts.of[v] for n, v in self._rooted(tensors) if v in self.parts.of}
+        quick = {n: reach(part.place, part.size, guarded=True) for n, part in parts.items()}
+        when = tuple(dict.fromkeys(g for found in quick.values() for g in found.when))
+        variants = [self._variant(group, call, fused, tensors, params, quick)]
+        if not when:
+            return variants
+        sure = {n: reach(part.place, part.size, guarded=False) for n, part in parts.items()}
+        guarded = replace(variants[0], when=(*call.when, *when))
+        return [guarded, self._variant(group, call, fused, tensors, params, sure)]
+
+    def _rooted(self, tensors: Mapping[str, str]) -> list[tuple[str, str]]:
+        return [(name, self.root(value)) for name, value in tensors.items()]
+
+    def _variant(
+        self,
+        group: Group,
+        call: KernelCall,
+        fused: Fused,
+        tensors: Mapping[str, str],
+        params: Mapping[str, Dim | float],
+        reached: Mapping[str, Reach],
+    ) -> Variant:
+        reached = {**reached, **self._growing_reach(tensors)}
         kernel = render(
             group.label.replace(" ", ""),
             call.shader,
-            elements,
+            {n: self.storage(v).element for n, v in call.tensors.items()},
             flags=call.flags,
             text=call.text,
             overrides=call.overrides,
             features=call.features | self._features(tensors.values()),
             fused=fused,
-            growing=[n for n, v in call.tensors.items() if self.storage(v).growing],
             narrow={
                 n: (s.narrow, s.packing)
                 for n, v in call.tensors.items()
                 if (s := self.storage(v)).narrow
             },
+            placed={n: r.placed for n, r in reached.items() if r.placed is not None},
+            buffers=self._buffers(tensors),
         )
-        params.update(self._growing_params(kernel, tensors))
-        missing = {name for name, _ in kernel.params} ^ set(params)
+        words = dict(params)
+        for tensor in (*kernel.tensors, *kernel.riders):
+            if tensor.placed is not None:
+                words.update(reached[tensor.name].words(tensor))
+        missing = {name for name, _ in kernel.params} ^ set(words)
         if missing:
             raise PlanError(f"{call.shader}.wgsl and its lowering disagree on params {missing}")
         problem = misfit(kernel, self.target)
@@ -224,15 +269,25 @@ class Lowerer:
         index = self.kernels.setdefault(kernel.key, len(self.rendered))
         if index == len(self.rendered):
             self.rendered.append(kernel)
+        touches = [self.root(tensors[t.name]) for t in (*kernel.tensors, *kernel.riders)]
         return Variant(
             call.when,
             index,
-            tuple(self.root(tensors[t.name]) for t in kernel.tensors),
-            tuple(params[name] for name, _ in kernel.params),
+            tuple(map(self.parts.whole, touches[: len(kernel.tensors)])),
+            tuple(words[name] for name, _ in kernel.params),
             call.grid,
             call.trips,
             call.repeat,
+            tuple(touches),
         )
+
+    def _buffers(self, tensors: Mapping[str, str]) -> Mapping[str, int]:
+        """Tensors that lie in one buffer, though they are different values, by its number."""
+        values: dict[str, dict[str, str]] = {}
+        for name, value in self._rooted(tensors):
+            values.setdefault(self.parts.whole(value), {})[name] = value
+        shared = [found for found in values.values() if len(set(found.values())) > 1]
+        return {name: number for number, found in enumerate(shared) for name in found}
 
     def _features(self, values: Iterable[str]) -> frozenset[str]:
         """Features that the storages of a kernel's values need."""
@@ -240,15 +295,16 @@ class Lowerer:
         native = any(s.packing == 2 and self._is_native(s.narrow) for s in kept)
         return frozenset({"shader-f16"} if native else ())
 
-    def _growing_params(self, kernel: Kernel, tensors: Mapping[str, str]) -> Mapping[str, Dim]:
-        """Row and pitch of each tensor with room to grow."""
-        found: dict[str, Dim] = {}
-        for tensor in kernel.tensors:
-            if tensor.growing:
-                root = self.root(tensors[tensor.name])
-                storage, shape = self.storage(root), shape_of(self.graph, root)
-                found[f"{tensor.name}_row"] = storage.row_size(shape)
-                found[f"{tensor.name}_pitch"] = storage.pitch(shape)
+    def _growing_reach(self, tensors: Mapping[str, str]) -> Mapping[str, Reach]:
+        """How the tensors with room to grow lie in their buffers."""
+        found = {}
+        for name, root in self._rooted(tensors):
+            storage = self.storage(root)
+            if storage.growing:
+                shape = shape_of(self.graph, root)
+                row = storage.row_size(shape)
+                place = Place(0, ((row, storage.pitch(shape) - row),))
+                found[name] = Reach(place, product(shape), Placed(runs=1))
         return found
 
     def _in_front(self, group: Group, call: KernelCall) -> Iterator[Chain]:

@@ -112,6 +112,7 @@ def partition(
     device: DeviceChoice = "auto",
     no_gpu: bool = False,
     may_fuse: MayFuse | None = None,
+    in_place: Collection[str] = (),
     has_cpu: Callable[[Node], bool] | None = None,
     binding: Mapping[str, int] | None = None,
     target: Target | None = None,
@@ -127,6 +128,7 @@ def partition(
         no_gpu: whether "cpu" is only because there is no adapter, which is the reason then.
         may_fuse: whether fusion would make one kernel of two neighbours, the first feeding the
             second; None counts no savings.
+        in_place: keys of nodes that need no kernel where their neighbours are on the GPU.
         has_cpu: whether the CPU can run a node; None asks `cpu_fallback`.
         binding: sizes that decide; symbols without one are taken as `costs.ASSUMED_SIZE`.
         target: whose kernels the GPU would run; the baseline's by default.
@@ -143,6 +145,7 @@ def partition(
         duties,
         profile,
         may_fuse=may_fuse,
+        in_place=in_place,
         has_cpu=has_cpu,
         binding=binding,
         target=target,

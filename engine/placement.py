@@ -144,6 +144,7 @@ def build_model(
     profile: DeviceProfile,
     *,
     may_fuse: MayFuse | None = None,
+    in_place: Collection[str] = (),
     has_cpu: Callable[[Node], bool] = lambda node: True,
     binding: Mapping[str, int] | None = None,
     target: Target | None = None,
@@ -154,6 +155,7 @@ def build_model(
         support: node key to whether the GPU can run it.
         roles: node key to role; folded nodes are left out, host-shape ones pinned to the CPU.
         may_fuse: whether two neighbours, the first feeding the second, would become one kernel.
+        in_place: keys of nodes that need no kernel on the GPU, where their neighbours are there.
         has_cpu: whether the CPU can run a node; where it cannot, the node is pinned to the GPU.
         target: whose kernels the GPU would run; the baseline's by default.
     """
@@ -163,18 +165,28 @@ def build_model(
     only_cpu = frozenset(
         i for i, n in enumerate(nodes) if not support[n.key].ok or roles.get(n.key) == "host-shape"
     )
+    fuses: MayFuse | None = None
+    if may_fuse is not None:
+        fuses = _outside(in_place, may_fuse)
     return Model(
         nodes=nodes,
-        gpu_ns=tuple(costs.node_ns("gpu", works[n.key], profile) for n in nodes),
+        gpu_ns=tuple(
+            0 if n.key in in_place else costs.node_ns("gpu", works[n.key], profile) for n in nodes
+        ),
         cpu_ns=tuple(costs.node_ns("cpu", works[n.key], profile) for n in nodes),
         free=frozenset(i for i, n in enumerate(nodes) if works[n.key].free),
         only_cpu=only_cpu,
         only_gpu=frozenset(i for i, n in enumerate(nodes) if i not in only_cpu and not has_cpu(n)),
         transfers=tuple(_transfers(graph, nodes, only_cpu, sizes, profile)),
-        savings=tuple(_savings(graph, nodes, only_cpu, works, sizes, profile, may_fuse)),
+        savings=tuple(_savings(graph, nodes, only_cpu, works, sizes, profile, fuses)),
         submit_ns=profile.gpu.submit_ns,
         call_ns=profile.cpu.call_ns,
     )
+
+
+def _outside(in_place: Collection[str], may_fuse: MayFuse) -> MayFuse:
+    """The predicate for pairs of nodes that have kernels."""
+    return lambda a, b: a.key not in in_place and b.key not in in_place and may_fuse(a, b)
 
 
 def cpu_reads(graph: Graph, node: Node) -> tuple[str, ...]:

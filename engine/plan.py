@@ -15,6 +15,7 @@ from engine.ir import Array, Graph, Shape, TensorType
 from engine.layout import Storage
 from engine.memory import MemoryPlan
 from engine.partition import Partition
+from engine.parts import Parts
 from engine.shader import Kernel
 from engine.target import Target
 
@@ -26,11 +27,13 @@ class Variant:
     Attributes:
         when: guards under which it may run; all must hold.
         kernel: index into `Plan.kernels`.
-        values: the value in each storage buffer, in binding order.
+        values: the value in each storage buffer, in binding order; of parts the whole.
         params: the value of each uniform word, in order.
         grid: workgroups in x, y, z.
         trips: bound on the loop iterations of one invocation.
         repeat: how often it is dispatched; see `KernelCall`.
+        touches: the values that it reads and writes, which may be parts of those in the buffers:
+            first one for each buffer, then those that lie in the same ones.
     """
 
     when: tuple[Guard, ...]
@@ -40,6 +43,7 @@ class Variant:
     grid: tuple[Dim, Dim, Dim]
     trips: Dim
     repeat: Dim = 1
+    touches: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -130,6 +134,7 @@ class Plan:
         steps: in order.
         kernels: rendered once each.
         roots: value to the value whose buffer it shares, for views.
+        parts: values that lie within the buffers of others, and the nodes that this saves.
         storages: of every value that is on the GPU at some time.
         memory: the buffer of each value that is neither constant nor a view, and their sizes.
         derived: constants computed from others, by name.
@@ -150,6 +155,7 @@ class Plan:
     steps: tuple[Step, ...]
     kernels: tuple[Kernel, ...]
     roots: Mapping[str, str]
+    parts: Parts
     storages: Mapping[str, Storage]
     memory: MemoryPlan
     derived: Mapping[str, Derived]

@@ -15,6 +15,7 @@ from engine.ir import Graph, Node
 from engine.lowering import Lowerer
 from engine.memory import Interval, MemoryPlan, Slot, assign
 from engine.partition import Partition
+from engine.parts import Parts
 from engine.plan import Append, Dispatch, Plan, Step, epochs
 from engine.shader import Kernel
 from engine.target import Target
@@ -44,6 +45,7 @@ def build_plan(
     scheduled: Sequence[tasks.Task],
     *,
     roots: Mapping[str, str],
+    parts: Parts,
     sizes: frozenset[str],
     guards: Sequence[Guard],
     checks: Sequence[Check],
@@ -58,7 +60,7 @@ def build_plan(
 
     Raises: PlanError if a lowering breaks the contract of `KernelCall`; ShaderError for templates.
     """
-    lowerer = Lowerer(graph, target, lambda n: roots.get(n, n), appends, tuning, binding)
+    lowerer = Lowerer(graph, target, lambda n: roots.get(n, n), appends, tuning, binding, parts)
     steps: list[Step] = []
     for task in scheduled:
         if isinstance(task, tasks.RunGpu):
@@ -71,7 +73,7 @@ def build_plan(
     fixed |= set(lowerer.growing)
     intervals = _intervals(graph, steps, lowerer, fixed)
     memory = _assign_by_epoch(intervals, epochs(symbols, steps), binding)
-    limits = _limits(steps, {i.name: i.nbytes for i in intervals}, target)
+    limits = _limits(steps, {i.name: i.nbytes for i in intervals}, target, parts)
     return Plan(
         graph,
         target,
@@ -81,6 +83,7 @@ def build_plan(
         tuple(steps),
         tuple(lowerer.rendered),
         roots,
+        parts,
         lowerer.storages,
         memory,
         lowerer.derived,
@@ -95,15 +98,23 @@ def build_plan(
     )
 
 
-def _limits(steps: Sequence[Step], nbytes: Mapping[str, Dim], target: Target) -> list[Check]:
-    """That every buffer of a dispatch may be bound."""
+def _limits(
+    steps: Sequence[Step], nbytes: Mapping[str, Dim], target: Target, parts: Parts
+) -> list[Check]:
+    """That every buffer of a dispatch may be bound. For one that is bound to reach a part, the
+    nodes stand that made it a part: without them a smaller one would do.
+    """
     limit = target.max_storage_buffer_binding_size
     found = []
     for step in steps:
-        if isinstance(step, Dispatch):
-            for name in sorted(_touched(step) & nbytes.keys()):
-                why = f"{name!r} takes at most {limit / (1 << 20):.1f} MiB"
-                found.append(Check(at_least(limit, nbytes[name], why), step.nodes))
+        if not isinstance(step, Dispatch):
+            continue
+        for name in sorted({name for v in step.variants for name in v.touches}):
+            whole = parts.whole(name)
+            if whole in nbytes:
+                why = f"{whole!r} takes at most {limit / (1 << 20):.1f} MiB"
+                nodes = parts.of[name].by if name in parts.of else step.nodes
+                found.append(Check(at_least(limit, nbytes[whole], why), nodes))
     return found
 
 

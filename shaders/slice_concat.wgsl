@@ -1,13 +1,12 @@
-// Neighbouring columns of y, copied from several inputs that are matrices [rows, their columns].
+// Columns of y, copied from several inputs that are matrices [rows, their columns].
 // spec: ONNX Concat-13
-// y: [rows, columns] any; the columns begin .. begin + width are written
+// y: [rows, columns] any; `width` of the columns are written
 // BODY: the branches; where they copy four neighbours, all counts are of groups of four
 // flags: ONE_ROW (the matrices have one row)
 // dispatch: one workgroup computes WORKGROUP_SIZE elements, or groups of four
 struct Params {
     size: u32,
     columns: u32,
-    begin: u32,
     width: u32,
 }
 ${INPUTS}
@@ -32,6 +31,6 @@ fn main(
     let row = i / params.width;
     let column = i % params.width;
 //# endif
-    let place = row * params.columns + params.begin + column;
+    let place = row * params.columns + column;
 ${BODY}
 }

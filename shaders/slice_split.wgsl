@@ -1,13 +1,12 @@
-// Neighbouring columns of x, copied to several outputs that are matrices [rows, their columns].
+// Columns of x, copied to several outputs that are matrices [rows, their columns].
 // spec: ONNX Split-18
-// x: [rows, columns] any; the columns begin .. begin + width are read
+// x: [rows, columns] any; `width` of the columns are read
 // BODY: the branches; where they copy four neighbours, all counts are of groups of four
 // flags: ONE_ROW (the matrices have one row)
 // dispatch: one workgroup computes WORKGROUP_SIZE elements, or groups of four
 struct Params {
     size: u32,
     columns: u32,
-    begin: u32,
     width: u32,
 }
 @group(0) @binding(0) var<storage, read> x: array<T>;
@@ -32,6 +31,6 @@ fn main(
     let row = i / params.width;
     let column = i % params.width;
 //# endif
-    let place = row * params.columns + params.begin + column;
+    let place = row * params.columns + column;
 ${BODY}
 }

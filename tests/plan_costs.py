@@ -133,14 +133,17 @@ class Planned:
         return [tuple(nodes[k] for k in group) for group in keys]
 
     def moved(self) -> list[tuple[str, int]]:
-        """Label of each dispatch, and the bytes of the buffers it reads and writes, each once.
+        """Label of each dispatch, and the bytes of the values it reads and writes, each once.
 
-        A dispatch that repeats, step by step of a sequence, counts once.
+        A dispatch that repeats, step by step of a sequence, counts once. Of the values that are
+        joined or cut in place, what is copied all the same counts as read and written.
         """
-        return [
-            (d.label, sum(self.nbytes(v) for v in set(d.variants[i].values)))
-            for d, i in self._chosen
-        ]
+        nodes, found = {n.key: n for n in self.plan.graph.nodes}, []
+        for dispatch, i in self._chosen:
+            copied = self.plan.parts.copied_values(nodes[dispatch.nodes[0]])
+            moved = (*copied, *copied) if copied else set(dispatch.variants[i].touches)
+            found.append((dispatch.label, sum(map(self.nbytes, moved))))
+        return found
 
     def nbytes(self, name: str) -> int:
         """Bytes of a value, of a constant's own array if it has one."""

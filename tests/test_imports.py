@@ -24,6 +24,8 @@ ORDER = (
         "groups",
         "fusion",
         "prologue",
+        "parts",
+        "reach",
         "codegen",
         "schedule",
         "memory",

@@ -36,33 +36,27 @@ class Excess:
     reason: str
 
 
-JOINS = "Concat copies its inputs: a value is never a part of another one's buffer"
-PARTS = "Slice and Split copy, as does Concat: a value is never a part of another one's buffer"
 TURNS = "a sum of two kernels' outputs behind views is a kernel of its own"
-UNROLLED = "the gates of an LSTM written out are split by copies, step by step"
+NORMALISED = "what is normalised before a convolution would be computed for each load of it"
+WRAPPED = "circular padding copies the edges of a map in a kernel of its own"
+TRANSFORM = "a constant-Q transform: real and imaginary parts are taken turn about, and padded"
 PARTIAL = "products with few rows add up parts of the inner axis in a second kernel"
 STATISTICS = "masked means and variances that no pattern knows, with arithmetic between reductions"
 
 TOO_MANY_KERNELS: Mapping[str, Excess] = {
-    "layout_cdla": Excess(128 / 106, PARTS),
-    "captcha_crnn": Excess(234 / 144, UNROLLED),
     "magika": Excess(15 / 10, STATISTICS),
-    "silero_vad_plain": Excess(14 / 10, PARTS),
-    "basic_pitch": Excess(84 / 35, "a constant-Q transform of Pad, Slice and Concat"),
-    "dnsmos_p835": Excess(20 / 16, PARTS),
-    "aecmos": Excess(22 / 15, PARTS),
-    "tashkeel_bilstm_int8": Excess(2.0, "weights and states are cut and scaled by copies"),
-    "spindle_eeg": Excess(67 / 29, "circular padding is two Slices and a Concat"),
+    "basic_pitch": Excess(58 / 35, TRANSFORM),
+    "aecmos": Excess(19 / 15, "states are transposed, and two outputs joined, by small kernels"),
+    "tashkeel_bilstm_int8": Excess(23 / 13, "weights and states are cut and scaled by copies"),
+    "spindle_eeg": Excess(42 / 29, WRAPPED),
     "oww_melspec": Excess(6 / 4, TURNS),
-    "light_densenet121": Excess(184 / 126, JOINS),
-    "light_squeezenet": Excess(39 / 31, JOINS),
+    "light_densenet121": Excess(183 / 126, NORMALISED),
 }
 TOO_MANY_BYTES: Mapping[str, Excess] = {
-    "basic_pitch": Excess(2.505, "a constant-Q transform of Pad, Slice and Concat"),
-    "spindle_eeg": Excess(3.065, "circular padding is two Slices and a Concat"),
+    "basic_pitch": Excess(1.483, TRANSFORM),
+    "spindle_eeg": Excess(1.62, WRAPPED),
     "oww_melspec": Excess(1.329, TURNS),
-    "light_densenet121": Excess(2.177, f"{JOINS}; {PARTIAL}"),
-    "light_squeezenet": Excess(1.453, f"{JOINS}; {PARTIAL}"),
+    "light_densenet121": Excess(1.899, f"{NORMALISED}; {PARTIAL}"),
     "tashkeel_bilstm_int8": Excess(1.639, "weights and states are cut and scaled by copies"),
 }
 TOO_MUCH_MEMORY: Mapping[str, Excess] = {
@@ -120,7 +114,7 @@ def test_kernels_of_a_call(name: str) -> None:
 def test_bytes_that_kernels_move(name: str) -> None:
     plan, best = costs(name)
     moved = sum(nbytes for _, nbytes in plan.moved())
-    assert moved > 0.5 * best.nbytes, "less than what the weights alone take"
+    assert moved > 0.1 * best.nbytes, "less than what weights take that are read once"
     keeps_to(name, moved / best.nbytes, BYTES, TOO_MANY_BYTES)
 
 

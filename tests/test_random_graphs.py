@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import onnx
 import pytest
@@ -10,6 +12,8 @@ import engine
 from engine.errors import EngineError
 from tests.random_graphs import Array, RandomGraph
 from tests.random_nodes import MAKERS
+from tests.random_nodes.makers import Maker
+from tests.random_nodes.parts import PARTS
 
 BATCHES = 6
 PER_BATCH = 10
@@ -44,10 +48,13 @@ def other_sizes(graph: RandomGraph, model: onnx.ModelProto) -> list[dict[str, Ar
     return found
 
 
-def check(seed: int) -> None:
-    """One graph on both devices: against ONNX Runtime, then, at other sizes, against each other."""
+def check(seed: int, makers: Sequence[Maker] = MAKERS) -> int:
+    """One graph on both devices: against ONNX Runtime, then, at other sizes, against each other.
+
+    Returns how many of its values lie within others' buffers.
+    """
     graph = RandomGraph(seed)
-    graph.grow(MAKERS, graph.int(3, 30))
+    graph.grow(makers, graph.int(3, 30))
     model = graph.model()
     names = [o.name for o in model.graph.output]
     with (
@@ -68,6 +75,7 @@ def check(seed: int) -> None:
                 continue
             for name, one, other in zip(names, want, gpu.run(None, feeds), strict=True):
                 compare(one, other, f"seed {seed}, {name} with {sizes}")
+        return len(gpu.plan().parts.of)
 
 
 @pytest.mark.gpu
@@ -76,6 +84,21 @@ def check(seed: int) -> None:
 def test_random_graphs(batch: int) -> None:
     for seed in range(batch * PER_BATCH, (batch + 1) * PER_BATCH):
         check(seed)
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(BATCHES))
+def test_random_graphs_of_parts(batch: int) -> None:
+    seeds = range(batch * PER_BATCH, (batch + 1) * PER_BATCH)
+    assert sum(check(seed, PARTS) for seed in seeds) > PER_BATCH // 2
+
+
+@pytest.mark.gpu
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(BATCHES * PER_BATCH, BATCHES * PER_BATCH + LONG))
+def test_more_random_graphs_of_parts(seed: int) -> None:
+    check(seed, PARTS)
 
 
 @pytest.mark.gpu

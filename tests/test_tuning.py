@@ -15,6 +15,7 @@ from engine.fusion import fuse
 from engine.ir import Graph
 from engine.lowering import Lowerer
 from engine.ops import lookup
+from engine.parts import NO_PARTS
 from engine.runtime import tunings
 from engine.runtime.device import AdapterInfo
 from engine.target import Target
@@ -55,7 +56,7 @@ def test_styles_that_an_operator_does_not_offer_are_not_chosen() -> None:
 def test_the_style_of_a_signature_is_lowered() -> None:
     def kernels(found: Tuning) -> tuple[str, list[str]]:
         graph = product()
-        lowerer = Lowerer(graph, Target.baseline(), lambda n: n, {}, found, SIZES)
+        lowerer = Lowerer(graph, Target.baseline(), lambda n: n, {}, found, SIZES, NO_PARTS)
         (group,) = fuse(graph, lambda node: True, Target.baseline()).groups
         (dispatch,) = lowerer.lower(group)
         assert dispatch.signature == KNOWN_BY

@@ -26,12 +26,16 @@ from engine.explain.report import (
     ValueRow,
 )
 from engine.ir import Graph, Node, Value
+from engine.ops import in_place
 from engine.options import Options
 from engine.partition import Partition
 from engine.passes import PipelineResult
 from engine.placement import Model
 from engine.plan import Dispatch, Plan
 from engine.schedule import Download, RunCpu, Upload
+
+WRITTEN = "needs no kernel: its operands are written where they belong in it"
+READ = "needs no kernel: its outputs are read where they lie in its input"
 
 
 def explain(
@@ -160,7 +164,10 @@ class _Builder:
         where: str = verdict.device
         reason = verdict.reason
         if node.key not in self.subgraph_of:
-            if node.outputs[0] in self.plan.roots:
+            if node.key in self.plan.parts.copied:
+                form = in_place(node)
+                reason = WRITTEN if form is not None and form.joins else READ
+            elif node.outputs[0] in self.plan.roots:
                 where, reason = "view", "another shape of the same buffer"
             elif where in ("gpu", "cpu"):
                 where, reason = "folded", "its result is known when planning"
@@ -194,7 +201,13 @@ class _Builder:
         return None, None
 
     def _subgraph(self, node: Node) -> int | None:
-        """That of the node; a view is where the value is made whose buffer it shares."""
+        """That of the node; a view is where the value is made whose buffer it shares, and what is
+        in place without a kernel where its operands are made, or what it gives is read."""
+        if node.key in self.plan.parts.copied and node.key not in self.subgraph_of:
+            near = [self.graph.producer.get(self.plan.root(n)) for n in node.inputs if n]
+            near += [r for n in node.writes for r in self.graph.consumers.get(n, ())]
+            found = [self.subgraph_of[n.key] for n in near if n and n.key in self.subgraph_of]
+            return found[0] if found else None
         root = self.plan.root(node.key)
         maker = self.graph.producer.get(root)
         return self.subgraph_of.get(node.key if maker is None else maker.key)

@@ -19,6 +19,7 @@ from engine import dims
 from engine.dims import Dim, Guard, ceildiv, dmin, evaluate, symbols_of
 from engine.dtypes import DType
 from engine.errors import ShapeError
+from engine.indexing import Place
 from engine.ir import Array, Graph, Node, Shape, TensorType, ValueType
 from engine.target import MAX_WORKGROUPS, Target
 from engine.work import CpuWork, GpuWork
@@ -304,6 +305,23 @@ class Tail:
     acc: str
 
 
+@dataclass(frozen=True)
+class InPlace:
+    """How an operator that only moves elements can leave them where they are.
+
+    Attributes:
+        joins: operands are parts of output 0, where their kernels store them; else outputs are
+            parts of input 0, where their kernels load them.
+        parts: the place of operands in output 0, or of outputs in input 0, by index, for those that
+            have one.
+        rest: the dispatches that copy only the operands or outputs of these indices.
+    """
+
+    joins: bool
+    parts: Callable[[NodeView], Mapping[int, Place]]
+    rest: Callable[[Lowering, Sequence[int]], Sequence[Stage]]
+
+
 Infer = Callable[[InferView], Sequence[ValueType]]
 Evaluate = Callable[[NodeView], Sequence[Array | None] | None]
 
@@ -338,6 +356,7 @@ class OpDef:
         epilogue: the last stage stores output 0 through `store_`/`store4_` of the tensor bound to
             it, each element once, so elementwise consumers may be fused into it; a variadic one's
             only stage, as long as its tensors keep to the limit.
+        in_place: how values may be parts of others instead; see `engine.parts`.
         inlines_scalars: `lower` reads constants of one element from Params, not from buffers, as
             expressions do.
         scratch: storage buffers that `lower` binds beyond the node's own tensors.
@@ -370,6 +389,7 @@ class OpDef:
     loads: Mapping[int, Callable[[NodeView], float]] = field(default_factory=dict)
     by_plane: Callable[[NodeView], bool] = lambda view: False
     epilogue: bool = False
+    in_place: InPlace | None = None
     inlines_scalars: bool = False
     scratch: int = 0
     flops: Callable[[NodeView], Dim] | None = None
@@ -409,6 +429,12 @@ def lookup(op_type: str, since_version: int = 1 << 30, domain: str = "") -> OpDe
 def definition(node: Node) -> OpDef | None:
     """The `OpDef` of a node, or None."""
     return lookup(node.op_type, node.since_version, node.domain)
+
+
+def in_place(node: Node) -> InPlace | None:
+    """How a node can do without a kernel, or None."""
+    op = definition(node)
+    return None if op is None else op.in_place
 
 
 def registered() -> tuple[OpDef, ...]:

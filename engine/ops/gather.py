@@ -7,14 +7,15 @@ from math import prod
 
 import numpy as np
 
-from engine.dims import Dim, Guard, divisible, is_static, product
+from engine.dims import Dim, Guard, at_least, divisible, is_static, product
 from engine.errors import ShapeError
-from engine.indexing import index_map, row_major
+from engine.indexing import Place, cut_place, index_map, row_major
 from engine.ir import Array, TensorType, ValueType
 from engine.ops import (
     ALL,
     YES,
     InferView,
+    InPlace,
     KernelCall,
     Lowering,
     NodeView,
@@ -165,6 +166,18 @@ def _lower_gather(view: Lowering) -> Sequence[Stage]:
     return [(call(4, frozenset({"WIDE"}), ()) if by_four.known else narrow,)]
 
 
+def _gather_parts(view: NodeView) -> Mapping[int, Place]:
+    """A single index that is known lies together with what is behind it."""
+    indices, shape = _known_indices(view), view.shape(0)
+    if indices is None or indices.size != 1:
+        return {}
+    axis, index = view.axis(len(shape)), int(indices.reshape(-1)[0])
+    size = shape[axis]
+    if at_least(size, index + 1 if index >= 0 else -index).known is not True:
+        return {}
+    return {0: cut_place(shape, axis, index if index >= 0 else size + index, 1)}
+
+
 def _lower_gather_elements(view: Lowering) -> Sequence[Stage]:
     shape, picked = view.shape(0), view.shape(1)
     axis = view.axis(len(shape))
@@ -281,6 +294,7 @@ register(
         lower=_lower_gather,
         dtypes=ALL,
         epilogue=True,
+        in_place=InPlace(False, _gather_parts, lambda view, _: _lower_gather(view)),
         tolerance=0.0,
         cpu=_cpu,
         gpu=_gpu,

@@ -19,11 +19,12 @@ from engine.dims import (
     product,
 )
 from engine.errors import ShapeError
-from engine.indexing import row_major
+from engine.indexing import Place, cut_place, row_major
 from engine.ir import Array, Shape, TensorType, ValueType
 from engine.ops import (
     ALL,
     InferView,
+    InPlace,
     KernelCall,
     Lowering,
     NodeView,
@@ -219,9 +220,19 @@ def _lower_slice(view: Lowering) -> Sequence[Stage]:
     return [copy_stage(view, sizes, strides, offset)]
 
 
-def chunks(widths: Sequence[Dim], limit: int) -> list[range]:
-    """Ranges of at most `limit` columns groups, in order."""
-    return [range(k, min(k + limit, len(widths))) for k in range(0, len(widths), limit)]
+def _slice_parts(view: NodeView) -> Mapping[int, Place]:
+    shape, place = list(view.shape(0)), Place()
+    for axis, part in sorted((slices(view, view.shape(0)) or {}).items()):
+        inner = cut_place(shape, axis, part.start, part.count).within(place)
+        if part.step != 1 or inner is None:
+            return {}
+        place, shape[axis] = inner, part.count
+    return {0: place}
+
+
+def chunks(members: Sequence[int], limit: int) -> list[Sequence[int]]:
+    """At most `limit` of the members each, in order."""
+    return [members[k : k + limit] for k in range(0, len(members), limit)]
 
 
 def columns_call(
@@ -239,34 +250,35 @@ def columns_call(
 
     Args:
         widths: columns of every part of the wide matrix.
-        members: the neighbouring parts that this call copies.
+        members: the parts that this call copies.
         copy: WGSL statement for part k, given the index into it and into the wide matrix.
         wide: in groups of four elements; the guards are added.
         around: statements before and behind those of the parts.
     """
     unit = 4 if wide else 1
-    lead, total = sum(widths[: members[0]], start=0), sum(widths, start=0)
-    width = sum((widths[k] for k in members), start=0)
+    leads = [sum(widths[:k], start=0) for k in members]
+    total, width = sum(widths, start=0), sum((widths[k] for k in members), start=0)
     lines, fields = [], []
     params: dict[str, Dim | float] = {
         "size": rows * width // unit,
         "columns": total // unit,
-        "begin": lead // unit,
         "width": width // unit,
     }
     passed: Dim = 0
-    for place, k in enumerate(members):
+    for place, (k, lead) in enumerate(zip(members, leads, strict=True)):
         params[f"width{place}"], params[f"begin{place}"] = widths[k] // unit, passed // unit
-        fields += [(f"width{place}", "u32"), (f"begin{place}", "u32")]
+        params[f"lead{place}"] = lead // unit
+        fields += [(f"{word}{place}", "u32") for word in ("width", "begin", "lead")]
         passed = passed + widths[k]
         inside = f"(row * params.width{place} + column - params.begin{place})"
         scale = " * 4u" if wide else ""
-        statement = copy(place, f"{inside}{scale}", f"place{scale}")
+        moved = f"(place + params.lead{place} - params.begin{place})"
+        statement = copy(place, f"{inside}{scale}", f"{moved}{scale}")
         last = place + 1 == len(members)
         test = "{" if last else f"if (column < params.begin{place + 1}) {{"
         lines.append(f"{test} {statement} }}")
     body = (around[0], "\n    else ".join(lines), around[1])
-    guards = [divisible(d, 4) for d in (*(widths[k] for k in members), lead, total)]
+    guards = [divisible(d, 4) for d in (*(widths[k] for k in members), *leads, total)]
     return KernelCall(
         shader,
         tensors,
@@ -309,56 +321,84 @@ def _concat_call(
     }
 
     def copy(place: int, part: str, whole: str) -> str:
-        return f"value = load{four}_x{place}({part});"
+        return f"at = {whole}; value = load{four}_x{place}({part});"
 
     kind = view.dtype(0).wgsl
     # stored in one place, as what is fused into the store is text of its own at each
-    begin = f"var value: {f'vec4<{kind}>' if wide else kind};"
-    end = f"store{four}_y(place{' * 4u' if wide else ''}, value);"
-    around = (begin, end)
+    begin = f"var at: u32;\n    var value: {f'vec4<{kind}>' if wide else kind};"
+    around = (begin, f"store{four}_y(at, value);")
     tensors["y"] = view.node.outputs[0]
     return columns_call("slice_concat", tensors, rows, widths, members, copy, text, wide, around)
 
 
-def _lower_concat(view: Lowering) -> Sequence[Stage]:
+def _copy_operands(view: Lowering, members: Sequence[int]) -> Sequence[Stage]:
+    """Copies some operands of a Concat to where they belong."""
     shapes = [view.shape(i) for i in range(len(view.node.inputs))]
     axis = view.axis(len(shapes[0]))
     widths = [product(s[axis:]) for s in shapes]
     rows = product(view.out_shape()[:axis])
-    parts = chunks(widths, view.target.max_storage_buffers_per_shader_stage - 1)
+    parts = chunks(members, view.target.max_storage_buffers_per_shader_stage - 1)
     return [columns_stage(partial(_concat_call, view, rows, widths, part)) for part in parts]
+
+
+def _lower_concat(view: Lowering) -> Sequence[Stage]:
+    return _copy_operands(view, range(len(view.node.inputs)))
+
+
+def _concat_parts(view: NodeView) -> Mapping[int, Place]:
+    shape = view.out_shape()
+    axis = view.axis(len(shape))
+    found: dict[int, Place] = {}
+    begin: Dim = 0
+    for k in range(len(view.node.inputs)):
+        width = view.shape(k)[axis]
+        found[k] = cut_place(shape, axis, begin, width)
+        begin = begin + width
+    return found
 
 
 def _split_call(
     view: Lowering, rows: Dim, widths: Sequence[Dim], members: Sequence[int], wide: bool
 ) -> KernelCall:
     four = "4" if wide else ""
-    wanted = [k for k in members if view.wants(k)]
-    names = {k: f"y{place}" for place, k in enumerate(wanted)}
+    names = [f"y{place}" for place in range(len(members))]
     text = {
-        "OUTPUTS": declare(list(names.values()), 1, "read_write"),
+        "OUTPUTS": declare(names, 1, "read_write"),
         "LAST": str(len(names) + 1),
     }
 
     def copy(place: int, part: str, whole: str) -> str:
-        name = names.get(members[place])
-        return "" if name is None else f"store{four}_{name}({part}, load{four}_x({whole}));"
+        return f"store{four}_{names[place]}({part}, load{four}_x({whole}));"
 
-    tensors = {"x": view.node.inputs[0]} | {n: view.node.outputs[k] for k, n in names.items()}
+    outputs = {n: view.node.outputs[k] for n, k in zip(names, members, strict=True)}
+    tensors = {"x": view.node.inputs[0], **outputs}
     return columns_call("slice_split", tensors, rows, widths, members, copy, text, wide)
 
 
-def _lower_split(view: Lowering) -> Sequence[Stage]:
+def _copy_outputs(view: Lowering, members: Sequence[int]) -> Sequence[Stage]:
+    """Copies some outputs of a Split from where they lie; those that nobody wants are left out."""
     shape = view.shape(0)
     axis = view.axis(len(shape))
     rows = product(shape[:axis])
     widths = [s * product(shape[axis + 1 :]) for s in split_sizes(view, shape[axis]) or ()]
-    parts = chunks(widths, view.target.max_storage_buffers_per_shader_stage - 1)
-    return [
-        columns_stage(partial(_split_call, view, rows, widths, part))
-        for part in parts
-        if any(view.wants(k) for k in part)
-    ]
+    wanted = [k for k in members if view.wants(k)]
+    parts = chunks(wanted, view.target.max_storage_buffers_per_shader_stage - 1)
+    return [columns_stage(partial(_split_call, view, rows, widths, part)) for part in parts]
+
+
+def _lower_split(view: Lowering) -> Sequence[Stage]:
+    return _copy_outputs(view, range(len(view.node.outputs)))
+
+
+def _split_parts(view: NodeView) -> Mapping[int, Place]:
+    shape = view.shape(0)
+    axis = view.axis(len(shape))
+    found: dict[int, Place] = {}
+    begin: Dim = 0
+    for k, size in enumerate(split_sizes(view, shape[axis]) or ()):
+        found[k] = cut_place(shape, axis, begin, size)
+        begin = begin + size
+    return found
 
 
 def _split_cpu(view: NodeView) -> CpuWork:
@@ -376,6 +416,7 @@ register(
         dtypes=ALL,
         variadic=True,
         epilogue=True,
+        in_place=InPlace(True, _concat_parts, _copy_operands),
         tolerance=0.0,
         cpu=copies,
     )
@@ -391,6 +432,7 @@ register(
         dtypes=ALL,
         shape_inputs=(1,),
         variadic=True,
+        in_place=InPlace(False, _split_parts, _copy_outputs),
         tolerance=0.0,
         cpu=_split_cpu,
     )
@@ -405,6 +447,7 @@ register(
         dtypes=ALL,
         shape_inputs=(1, 2, 3, 4),
         epilogue=True,
+        in_place=InPlace(False, _slice_parts, lambda view, _: _lower_slice(view)),
         tolerance=0.0,
         cpu=lambda view: CpuWork(6),
     )

@@ -42,6 +42,7 @@ class ExecutionContext:
         submitted: downloads that were not yet collected, and the buffers to read them from.
         recording: where events go, if the call is recorded.
         probe: is told of every group of nodes, if the call is observed.
+        seen: values in place that the probe was shown.
         timed: dispatches recorded since the last submit, with the numbers of their queries.
     """
 
@@ -62,4 +63,5 @@ class ExecutionContext:
     submitted: dict[str, Any] = field(default_factory=dict)
     recording: Recording | None = None
     probe: Probe | None = None
+    seen: set[str] = field(default_factory=set)
     timed: list[tuple[Event, int]] = field(default_factory=list)

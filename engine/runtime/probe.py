@@ -29,6 +29,7 @@ class Observed:
             what kernels do not read. Empty unless the probe asks for inputs.
         read: gives a value that was written, by name, while the probe is being told.
         binding: the sizes bound so far.
+        in_place: it is a node on the GPU that no kernel ran for (`engine.parts`).
     """
 
     plan: Plan
@@ -38,15 +39,19 @@ class Observed:
     inputs: Mapping[str, Any]
     read: Callable[[str], Any]
     binding: Mapping[str, int]
+    in_place: bool = False
 
     @property
     def on_gpu(self) -> bool:
-        return bool(self.dispatches)
+        return bool(self.dispatches) or self.in_place
 
     @property
     def writes(self) -> tuple[str, ...]:
         """The values that can be read: on the GPU, those that other groups need."""
-        if not self.on_gpu:
+        if self.in_place:
+            kept, parts = self.plan.memory.slot_of, self.plan.parts
+            return tuple(n for n in self.nodes[0].writes if parts.whole(self.plan.root(n)) in kept)
+        if not self.dispatches:
             return self.nodes[0].writes
         written = {n for i, _ in self.dispatches for n in self.plan.dispatches[i].outputs}
         return tuple(n for node in self.nodes for n in node.writes if n in written)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -15,6 +15,7 @@ import numpy as np
 from engine.bind import Binder, Bound
 from engine.dims import evaluate
 from engine.errors import DeviceError, PlanError
+from engine.groups import kernel_inputs
 from engine.ir import Array
 from engine.layout import Storage
 from engine.plan import Plan
@@ -198,9 +199,8 @@ class Recorder:
         calls = self.required().calls
         for nodes, members in groupby(program.commands, lambda c: self._dispatches[c.index].nodes):
             commands, group = tuple(members), groups[nodes]
-            inputs = {}
-            if probe.inputs:
-                inputs = {n: self.peek(context, n) for n in group.inputs if self._lies(context, n)}
+            self._observe_in_place(context, probe, group.inputs)
+            inputs = self._peek_inputs(context, probe, group.inputs)
             for timed in commands:
                 self._make_room(context, timed.predicted_ns)
                 self._open(context)
@@ -213,10 +213,35 @@ class Recorder:
                 )
             )
 
+    def _observe_in_place(
+        self, context: ExecutionContext, probe: Probe, names: Sequence[str]
+    ) -> None:
+        """Shows what was joined or cut in place, each before it is read first."""
+        copied, producer = self.plan.parts.copied, self.plan.graph.producer
+        for name in map(self.plan.root, names):
+            node = producer.get(name)
+            if node is None or copied.get(node.key) != () or name in context.seen:
+                continue
+            context.seen.update(node.writes)
+            inputs = self._peek_inputs(context, probe, kernel_inputs(node))
+            read = partial(self.peek, context)
+            probe.visit(
+                Observed(
+                    self.plan, probe.path, (node,), (), inputs, read, context.binding, in_place=True
+                )
+            )
+
+    def _peek_inputs(
+        self, context: ExecutionContext, probe: Probe, names: Sequence[str]
+    ) -> dict[str, Array]:
+        if not probe.inputs:
+            return {}
+        return {n: self.peek(context, n) for n in names if self._lies(context, n)}
+
     def _lies(self, context: ExecutionContext, name: str) -> bool:
         """Whether a value is in a buffer, and no constant."""
-        root = self.plan.root(name)
-        return root in self.plan.memory.slot_of or root in context.external
+        whole = self.plan.parts.whole(self.plan.root(name))
+        return whole in self.plan.memory.slot_of or whole in context.external
 
     def peek(self, context: ExecutionContext, name: str) -> Array:
         """A value as it lies in its buffer after all that was recorded so far."""
@@ -224,6 +249,10 @@ class Recorder:
         shape = tuple(evaluate(d, context.binding) for d in self.plan.shape(name))
         if 0 in shape:
             return np.empty(shape, dtype.numpy)
+        part = self.plan.parts.of.get(root)
+        if part is not None:
+            whole = self.peek(context, part.whole).reshape(-1)
+            return whole[part.place.indices(int(np.prod(shape)), context.binding)].reshape(shape)
         device, storage = self.required(), self._storage(root)
         self._open(context)
         nbytes = int(storage.nbytes(shape))  # type: ignore[arg-type]

@@ -193,10 +193,13 @@ class Runner:
     def executed(self) -> Iterator[tuple[Node, str]]:
         """Nodes run since `forget`, with "gpu" or "cpu", bodies included.
 
-        A view is where the value is whose buffer it shares.
+        A view is where the value is whose buffer it shares, and what joins or cuts in place is on
+        the GPU.
         """
         for prepared in self.prepared:
             places, graph = prepared.executor.places, prepared.plan.graph
+            if places is not None:
+                places = {**dict.fromkeys(prepared.plan.parts.copied, "gpu"), **places}
             for node in graph.nodes if places is not None else ():
                 root = prepared.plan.root(node.key)
                 maker = graph.producer.get(root)

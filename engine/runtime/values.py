@@ -150,7 +150,7 @@ class DeviceValue:
 def _repack(source: Storage, target: Storage) -> Kernel:
     """A kernel that copies elements between two packings of one type."""
     kinds = ((source, "x", False), (target, "packed", True))
-    tensors = tuple(Tensor(n, s.element, w, False, s.narrow, s.packing) for s, n, w in kinds)
+    tensors = tuple(Tensor(n, s.element, w, s.narrow, s.packing) for s, n, w in kinds)
     text = "fn chain(i: u32) { store4_packed(i, load4_x(i)); }"
     fused = Fused(frozenset({"y"}), tensors, functions=text)
     return render("repack", "elementwise", {}, fused=fused)

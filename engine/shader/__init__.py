@@ -15,8 +15,8 @@ three, and `plane_quad_x(p, q)` the same for elements of plane p. A file that ca
 is dispatched many times in turn, and gets the index of the repetition from a uniform of its own.
 """
 
-from engine.shader.accessors import Tensor
+from engine.shader.accessors import Placed, Tensor
 from engine.shader.kernel import Fused, Kernel, render
 from engine.shader.template import declared, preprocess, source
 
-__all__ = ["Fused", "Kernel", "Tensor", "declared", "preprocess", "render", "source"]
+__all__ = ["Fused", "Kernel", "Placed", "Tensor", "declared", "preprocess", "render", "source"]

@@ -8,6 +8,7 @@ kernel that calls it does nothing else with the tensor.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.errors import ShaderError
@@ -16,73 +17,102 @@ STORED = {"f32": "f32", "i32": "i32", "u32": "u32", "bool": "u32"}
 
 
 @dataclass(frozen=True)
+class Placed:
+    """That the elements of a tensor do not lie side by side from the start of its buffer.
+
+    Attributes:
+        shifted: the first lies at `part_<name>_begin`, a word of Params like those that follow.
+        runs: how often there are gaps: `part_<name>_gap<k>` elements after each
+            `part_<name>_row<k>`.
+        fours: groups of four neighbours stay together and aligned, and the size is made of them.
+            Otherwise a store of four writes only those within `part_<name>_size`.
+    """
+
+    shifted: bool = False
+    runs: int = 0
+    fours: bool = False
+
+
+@dataclass(frozen=True)
 class Tensor:
     """A storage buffer of a kernel: its name in WGSL, element type and access.
 
     `element` is what `load_` returns: "f32", "i32", "u32" or "bool" (u32 0 or 1 in the buffer). A
     `narrow` format has fewer bits: `packing` elements share a word, or each has one and is rounded
-    or wrapped when it is stored (`lib/narrow_<format>.wgsl`). If it is `growing`, rows of
-    `<name>_row` elements lie `<name>_pitch` apart; both become words of Params.
+    or wrapped when it is stored (`lib/narrow_<format>.wgsl`). It may be `placed` among others. As
+    WebGPU lets a dispatch bind a buffer that it writes to only once, a tensor that lies in the
+    buffer of another one, `of`, has no binding of its own.
     """
 
     name: str
     element: str
     writable: bool = False
-    growing: bool = False
     narrow: str = ""
     packing: int = 1
+    placed: Placed | None = None
+    of: str = ""
 
     @property
     def params(self) -> tuple[tuple[str, str], ...]:
         """The words of Params that its accessors read."""
-        names = (f"{self.name}_row", f"{self.name}_pitch") if self.growing else ()
-        return tuple((name, "u32") for name in names)
+        placed = self.placed
+        if placed is None:
+            return ()
+        names = ["begin"] * placed.shifted
+        names += [f"{word}{k}" for k in range(placed.runs) for word in ("row", "gap")]
+        names += ["size"] * (self.writable and not placed.fours)
+        return tuple((f"part_{self.name}_{name}", "u32") for name in names)
+
+    @property
+    def in_fours(self) -> bool:
+        """Whether four neighbours can be one access."""
+        return self.placed is None or self.placed.fours
+
+    def at(self, i: str) -> str:
+        """Where element `i` lies in the buffer, in WGSL."""
+        placed, name = self.placed or Placed(), f"params.part_{self.name}"
+        terms = [i, *([f"{name}_begin"] if placed.shifted else ())]
+        terms += [f"{i} / {name}_row{k} * {name}_gap{k}" for k in range(placed.runs)]
+        return " + ".join(terms)
 
 
 def is_atomic(tensor: Tensor, body: str) -> bool:
     """Whether a kernel updates a tensor by atomics. Raises: ShaderError if it is none of u32."""
     found = f"max_{tensor.name}(" in body
-    if found and (tensor.element != "u32" or tensor.narrow or tensor.growing):
+    if found and (tensor.element != "u32" or tensor.narrow or tensor.placed or tensor.of):
         raise ShaderError(f"{tensor.name} is no plain tensor of u32, as atomics need")
     return found
 
 
-def is_wide(tensor: Tensor, body: str) -> bool:
-    """Whether `body` takes four elements at a time from a tensor kept so that this is one load."""
-    fours = (f"{form}_{tensor.name}(" for form in ("load4", "quad", "store4"))
-    return not tensor.growing and any(four in body for four in fours)
+def is_wide(tensors: Sequence[Tensor], body: str) -> bool:
+    """Whether `body` takes four elements at a time from tensors that share a buffer, and all of
+    them lie so that this is one access."""
+    fours = (f"{form}_{t.name}(" for t in tensors for form in ("load4", "quad", "store4"))
+    return all(t.in_fours for t in tensors) and any(four in body for four in fours)
 
 
 def accessors(tensor: Tensor, wide: bool, body: str, native: bool) -> str:
-    """The accessors of one tensor that `body` calls; `native` has elements of type f16."""
+    """The accessors of one tensor that `body` calls.
+
+    Args:
+        wide: its buffer is declared as groups of four.
+        native: its elements are of type f16.
+    """
     name, element = tensor.name, tensor.element
     if is_atomic(tensor, body):
         return f"fn max_{name}(i: u32, v: u32) {{ atomicMax(&{name}[i], v); }}"
-    place = f"{name}[i >> 2u][i & 3u]" if wide else f"{name}[i]"
-    is_bool = element == "bool"
-    load = f"{place} != 0u" if is_bool else place
-    load4, quad = (
-        f"{name}[{at}]" + (" != vec4<u32>()" if is_bool else "") for at in ("i >> 2u", "q")
-    )
-    value = "select(0u, 1u, v)" if is_bool else "v"
-    value4 = "select(vec4<u32>(), vec4<u32>(1u), v)" if is_bool else "v"
-    if tensor.narrow:
-        value, value4 = f"narrow_{tensor.narrow}(v)", f"narrow4_{tensor.narrow}(v)"
-    forms = {
-        f"load_{name}": f"(i: u32) -> {element} {{ return {load}; }}",
-        f"load4_{name}": f"(i: u32) -> vec4<{element}> {{ return {load4}; }}",
-        f"quad_{name}": f"(q: u32) -> vec4<{element}> {{ return {quad}; }}",
-        f"store_{name}": f"(i: u32, v: {element}) {{ {place} = {value}; }}",
-        f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {name}[i >> 2u] = {value4}; }}",
-    }
     if native:
-        forms = _native_forms(tensor, place)
+        forms = _native_forms(tensor, wide)
     elif tensor.packing > 1:
         forms = _packed_forms(tensor, wide)
+        if tensor.placed is not None or tensor.of:
+            raise ShaderError(f"{name} is packed, and part of another tensor's buffer")
         if f"store_{name}(" in body:
             raise ShaderError(f"{name} is packed, and its kernel does not store whole words")
-    if tensor.growing:
-        forms = _growing_forms(tensor)
+    else:
+        forms = _plain_forms(tensor, wide)
+    if not wide and (native or tensor.packing == 1):
+        forms.update(_lane_forms(tensor))
         for _ in range(2):
             body += "".join(text for f, text in forms.items() if f"{f}(" in body)
     forms[f"plane_load_{name}"] = f"(p: u32, i: u32) -> {element} {{ return load_{name}(i); }}"
@@ -92,15 +122,52 @@ def accessors(tensor: Tensor, wide: bool, body: str, native: bool) -> str:
     return "\n".join(f"fn {f}{text}" for f, text in forms.items() if f"{f}(" in body)
 
 
-def _native_forms(tensor: Tensor, place: str) -> dict[str, str]:
-    """Accessors of a tensor of f16, where kernels have that type: any invocation may store one."""
-    name, four = tensor.name, f"{tensor.name}[i >> 2u]"
+def _places(tensor: Tensor, wide: bool) -> tuple[str, str, str, str]:
+    """Where a tensor is indexed: a statement to begin with, then one element by its index, four by
+    the index of the first, and four by their own index."""
+    array, placed = tensor.of or tensor.name, tensor.placed
+    at, start = ("i", "") if placed is None else ("at", f"let at = {tensor.at('i')}; ")
+    one = f"{array}[{at} >> 2u][{at} & 3u]" if wide else f"{array}[{at}]"
+    if placed is None:
+        quad = "q"
+    elif placed.runs:
+        quad = f"({tensor.at('(q << 2u)')}) >> 2u"
+    else:
+        quad = f"q + (params.part_{tensor.name}_begin >> 2u)" if placed.shifted else "q"
+    return start, one, f"{array}[{at} >> 2u]", f"{array}[{quad}]"
+
+
+def _plain_forms(tensor: Tensor, wide: bool) -> dict[str, str]:
+    """Accessors of a tensor whose elements have a word each."""
+    name, element = tensor.name, tensor.element
+    start, one, four, quad = _places(tensor, wide)
+    value, value4, test, test4 = "v", "v", "", ""
+    if element == "bool":
+        value, test = "select(0u, 1u, v)", " != 0u"
+        value4, test4 = "select(vec4<u32>(), vec4<u32>(1u), v)", " != vec4<u32>()"
+    if tensor.narrow:
+        value, value4 = f"narrow_{tensor.narrow}(v)", f"narrow4_{tensor.narrow}(v)"
     return {
-        f"load_{name}": f"(i: u32) -> f32 {{ return f32({place}); }}",
-        f"load4_{name}": f"(i: u32) -> vec4<f32> {{ return vec4<f32>({four}); }}",
-        f"quad_{name}": f"(q: u32) -> vec4<f32> {{ return vec4<f32>({name}[q]); }}",
-        f"store_{name}": f"(i: u32, v: f32) {{ {place} = f16(narrow_f16(v)); }}",
-        f"store4_{name}": f"(i: u32, v: vec4<f32>) {{ {four} = vec4<f16>(narrow4_f16(v)); }}",
+        f"load_{name}": f"(i: u32) -> {element} {{ {start}return {one}{test}; }}",
+        f"load4_{name}": f"(i: u32) -> vec4<{element}> {{ {start}return {four}{test4}; }}",
+        f"quad_{name}": f"(q: u32) -> vec4<{element}> {{ return {quad}{test4}; }}",
+        f"store_{name}": f"(i: u32, v: {element}) {{ {start}{one} = {value}; }}",
+        f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {start}{four} = {value4}; }}",
+    }
+
+
+def _native_forms(tensor: Tensor, wide: bool) -> dict[str, str]:
+    """Accessors of a tensor of f16, where kernels have that type: any invocation may store one."""
+    name = tensor.name
+    start, one, four, quad = _places(tensor, wide)
+    return {
+        f"load_{name}": f"(i: u32) -> f32 {{ {start}return f32({one}); }}",
+        f"load4_{name}": f"(i: u32) -> vec4<f32> {{ {start}return vec4<f32>({four}); }}",
+        f"quad_{name}": f"(q: u32) -> vec4<f32> {{ return vec4<f32>({quad}); }}",
+        f"store_{name}": f"(i: u32, v: f32) {{ {start}{one} = f16(narrow_f16(v)); }}",
+        f"store4_{name}": (
+            f"(i: u32, v: vec4<f32>) {{ {start}{four} = vec4<f16>(narrow4_f16(v)); }}"
+        ),
     }
 
 
@@ -122,22 +189,18 @@ def _packed_forms(tensor: Tensor, wide: bool) -> dict[str, str]:
     }
 
 
-def _growing_forms(tensor: Tensor) -> dict[str, str]:
-    """Accessors of a tensor whose rows have gaps between them; one element at a time."""
+def _lane_forms(tensor: Tensor) -> dict[str, str]:
+    """Accessors of four neighbours that do not lie together: one at a time, none past the end."""
     name, element = tensor.name, tensor.element
-    row, pitch = f"params.{name}_row", f"params.{name}_pitch"
-    place = f"let at = i / {row} * {pitch} + i % {row}; "
-    load = f"{name}[at] != 0u" if element == "bool" else f"{name}[at]"
-    value = "select(0u, 1u, v)" if element == "bool" else "v"
-    if tensor.narrow:
-        value = f"narrow_{tensor.narrow}(v)"
-    lanes = ("x", "y", "z", "w")
     loads = ", ".join(f"load_{name}(i + {k}u)" for k in range(4))
-    stores = " ".join(f"store_{name}(i + {k}u, v.{lane});" for k, lane in enumerate(lanes))
+    checked = tensor.writable and not tensor.in_fours
+    stores = [f"store_{name}(i, v.x);"]
+    for k, lane in enumerate("yzw", 1):
+        store = f"store_{name}(i + {k}u, v.{lane});"
+        within = f"if (i + {k}u < params.part_{name}_size) {{ {store} }}"
+        stores.append(within if checked else store)
     return {
-        f"load_{name}": f"(i: u32) -> {element} {{ {place}return {load}; }}",
-        f"store_{name}": f"(i: u32, v: {element}) {{ {place}{name}[at] = {value}; }}",
         f"load4_{name}": f"(i: u32) -> vec4<{element}> {{ return vec4<{element}>({loads}); }}",
         f"quad_{name}": f"(q: u32) -> vec4<{element}> {{ return load4_{name}(q * 4u); }}",
-        f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {stores} }}",
+        f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {' '.join(stores)} }}",
     }

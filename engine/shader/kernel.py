@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from engine.errors import ShaderError
-from engine.shader.accessors import STORED, Tensor, accessors, is_atomic, is_wide
+from engine.shader.accessors import STORED, Placed, Tensor, accessors, is_atomic, is_wide
 from engine.shader.template import DECLARATION, declared, library, resolve
 
 _COMMENT = re.compile(r" *//.*")
@@ -36,6 +36,7 @@ class Kernel:
         features: WebGPU features it needs.
         repeats: it calls `repeat_index()`, which reads the uniform bound behind `params`.
         stem: the file that it was made from, `shaders/<stem>.wgsl`.
+        riders: tensors that lie in the buffer of another one, and have no binding of their own.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Kernel:
     features: frozenset[str] = frozenset()
     repeats: bool = False
     stem: str = ""
+    riders: tuple[Tensor, ...] = ()
 
     @cached_property
     def key(self) -> str:
@@ -101,8 +103,9 @@ def render(
     overrides: Mapping[str, int] | None = None,
     features: Iterable[str] = (),
     fused: Fused = Fused(),
-    growing: Collection[str] = (),
     narrow: Mapping[str, tuple[str, int]] | None = None,
+    placed: Mapping[str, Placed] | None = None,
+    buffers: Mapping[str, int] | None = None,
 ) -> Kernel:
     """The kernel that a shader file becomes for given element types.
 
@@ -114,8 +117,9 @@ def render(
         features: WebGPU features it needs; with "shader-f16", two packed float16 are declared
             as such, and may be stored singly.
         fused: generated code that replaces accessors.
-        growing: names of tensors with room to grow.
         narrow: names of tensors of a narrow type to its format and packing.
+        placed: names of tensors to how they lie in their buffers, if not by themselves.
+        buffers: names of tensors that lie in one buffer with others to a number of the buffer.
 
     Raises: ShaderError if anything is missing, unused or contradictory.
     """
@@ -128,8 +132,9 @@ def render(
         tuple(sorted((overrides or {}).items())),
         frozenset(features),
         fused,
-        frozenset(growing),
         tuple(sorted((narrow or {}).items())),
+        tuple(sorted((placed or {}).items(), key=lambda item: item[0])),
+        tuple(sorted((buffers or {}).items())),
     )
 
 
@@ -143,11 +148,12 @@ def _render(
     overrides: tuple[tuple[str, int], ...],
     features: frozenset[str],
     fused: Fused,
-    growing: frozenset[str],
     narrow: tuple[tuple[str, tuple[str, int]], ...],
+    placed_of: tuple[tuple[str, Placed], ...],
+    buffer_of: tuple[tuple[str, int], ...],
 ) -> Kernel:
     body, seen = resolve(stem, flags, text)
-    elements, formats = dict(element_of), dict(narrow)
+    elements, formats, placed = dict(element_of), dict(narrow), dict(placed_of)
     tensors = []
     for tensor, writable, _ in declared(body):
         if tensor in fused.replaces:
@@ -155,12 +161,13 @@ def _render(
         if tensor not in elements:
             raise ShaderError(f"{stem}.wgsl: no element type given for {tensor!r}")
         form = formats.get(tensor, ("", 1))
-        tensors.append(Tensor(tensor, elements[tensor], writable, tensor in growing, *form))
+        tensors.append(Tensor(tensor, elements[tensor], writable, *form))
     # read-only tensors come first, as in the files
-    everything = (*tensors, *fused.tensors)
+    everything = [replace(t, placed=placed.get(t.name)) for t in (*tensors, *fused.tensors)]
     ordered = tuple(t for t in everything if not t.writable) + tuple(
         t for t in everything if t.writable
     )
+    ordered = _shared(ordered, dict(buffer_of))
     formats_used = dict.fromkeys(f"lib/narrow_{t.narrow}.wgsl" for t in ordered if t.narrow)
     files = library((*fused.includes, *formats_used), seen)
     fields = _params(stem, body) + fused.params
@@ -175,7 +182,7 @@ def _render(
     return Kernel(
         name,
         wgsl,
-        ordered,
+        tuple(t for t in ordered if not t.of),
         fields,
         _workgroup(stem, wgsl, constants),
         _workgroup_memory(stem, wgsl, constants),
@@ -183,7 +190,21 @@ def _render(
         features,
         _REPEAT in whole,
         stem,
+        tuple(t for t in ordered if t.of),
     )
+
+
+def _shared(tensors: tuple[Tensor, ...], buffers: Mapping[str, int]) -> tuple[Tensor, ...]:
+    """The tensors, where those in a buffer that is written to ride on the first that writes."""
+    owners: dict[int, str] = {}
+    for tensor in tensors:
+        if tensor.writable and tensor.name in buffers:
+            owners.setdefault(buffers[tensor.name], tensor.name)
+    found = []
+    for tensor in tensors:
+        owner = owners.get(buffers.get(tensor.name, -1), "")
+        found.append(replace(tensor, of="" if owner == tensor.name else owner))
+    return tuple(found)
 
 
 def _header(text: str) -> str:
@@ -224,8 +245,10 @@ def _declarations(
         fields = "\n".join(f"    {name}: {kind}," for name, kind in params)
         parts.append(f"struct Params {{\n{fields}\n}}")
     functions = []
-    for index, tensor in enumerate(tensors):
-        wide = is_wide(tensor, body)
+    bound = [t for t in tensors if not t.of]
+    for index, tensor in enumerate(bound):
+        together = (tensor, *(t for t in tensors if t.of == tensor.name))
+        wide = is_wide(together, body)
         stored = STORED[tensor.element]
         array = f"vec4<{stored}>" if wide else stored
         native = halves and tensor.narrow == "f16" and tensor.packing == 2
@@ -239,11 +262,11 @@ def _declarations(
         parts.append(
             f"@group(0) @binding({index}) var<storage, {access}> {tensor.name}: array<{array}>;"
         )
-        functions.append(accessors(tensor, wide, body, native))
+        functions += [accessors(t, wide, body, native) for t in together]
     if params:
-        parts.append(f"@group(0) @binding({len(tensors)}) var<uniform> params: Params;")
+        parts.append(f"@group(0) @binding({len(bound)}) var<uniform> params: Params;")
     if _REPEAT in body:
-        binding = len(tensors) + bool(params)
+        binding = len(bound) + bool(params)
         parts += [f"@group(0) @binding({binding}) var<uniform> repeat: vec4<u32>;"]
         functions.append("fn repeat_index() -> u32 { return repeat.x; }")
     return parts + functions

@@ -49,11 +49,12 @@ def tolerance(operator: str, case: Case) -> float:
     """The case's own, or its operator's."""
     if case.tol is not None:
         return case.tol
-    definition = _definition(operator, case)
+    definition = definition_of(operator, case)
     return 1e-5 if definition is None else definition.tolerance
 
 
-def _definition(operator: str, case: Case) -> ops.OpDef | None:
+def definition_of(operator: str, case: Case) -> ops.OpDef | None:
+    """The rules of the operator of a case, if it has any."""
     domain, _, op = operator.rpartition(":")
     if domain:
         return ops.lookup(op, domain=domain)
@@ -70,7 +71,7 @@ def check_draws(operator: str, drawn: Drawn, tally: Tally) -> None:
             symbolic, fed = not form.chance(0.15), form.chance(0.1)
             target = "adapter" if form.chance(0.25) else "baseline"
             case = draw(operator, form, Data(drawn))
-            definition = _definition(operator, case)
+            definition = definition_of(operator, case)
             planned = () if definition is None else definition.shape_inputs
             made = {case.behind} if case.ahead else set()
             constants = case.constants
