@@ -41,10 +41,11 @@ def conv(
         return convolution(x.shape[0], w.shape, win, group, dtype)
 
     dtype = wide(x.dtype)
-    bias = None if b is None else b.astype(dtype, copy=False)
     convolve = memo.sized((x.shape, w.shape, dtype), prepared)
-    y = convolve(x.astype(dtype, copy=False), w.astype(dtype, copy=False), bias, memo)
-    return y.astype(x.dtype, copy=False)
+    if x.dtype == dtype:
+        return convolve(x, w, b, memo)
+    bias = None if b is None else b.astype(dtype)
+    return convolve(x.astype(dtype), w.astype(dtype), bias, memo).astype(x.dtype)
 
 
 def _check(

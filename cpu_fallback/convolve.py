@@ -223,9 +223,8 @@ def _columns(images: Tensor, cut: _Cut) -> Tensor:
             padded[cut.inside] = part
     size = padded.itemsize
     strides = (math.prod(cut.shape) * size, *(n * size for n in cut.steps))
-    taps = np.lib.stride_tricks.as_strided(padded, (lead, *cut.windows), strides, writeable=False)
     columns = scratch.array("columns", part.dtype, lead, *cut.windows)
-    columns[...] = taps
+    columns[...] = np.ndarray(columns.shape, part.dtype, padded, 0, strides)
     return columns
 
 

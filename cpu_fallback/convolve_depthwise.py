@@ -43,11 +43,12 @@ def depthwise(sizes: Sizes) -> Compute:
             out = whole[image, at]
             for index, line in enumerate(kernel):
                 _fill(planes, images[image, at], inside[index])
-                views = np.lib.stride_tricks.as_strided(
-                    planes[:, :, line.first :],
+                views: Tensor = np.ndarray(
                     (count, line.count, wide, size),
+                    sizes.dtype,
+                    planes,
+                    line.first * row * itemsize,
                     (planes.strides[0], line.step * row * itemsize, planes.strides[1], itemsize),
-                    writeable=False,
                 )
                 target = scratch.array("sums", sizes.dtype, count, size) if index else out
                 np.einsum("ckl,ckln->cn", taps[at, line.taps], views, out=target)

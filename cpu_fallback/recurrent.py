@@ -9,6 +9,7 @@ from typing import TypedDict, Unpack
 import numpy as np
 
 from cpu_fallback.numeric import wide
+from cpu_fallback.products import product
 from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
 
 Activation = Callable[[Tensor], Tensor]
@@ -139,8 +140,8 @@ def _bias(b: Tensor | None, direction: int, width: int, dtype: np.dtype[np.gener
 
 def project(x: Tensor, w: Tensor) -> Tensor:
     """[seq, batch, input] by [gates, input] -> [seq, batch, gates], as one product."""
-    flat = x.reshape(-1, x.shape[2]) @ w.T.astype(x.dtype)
-    return np.asarray(flat.reshape(x.shape[0], x.shape[1], w.shape[0]))
+    flat = product(x.reshape(-1, x.shape[2]), w.T.astype(x.dtype, copy=False))
+    return flat.reshape(x.shape[0], x.shape[1], w.shape[0])
 
 
 def recurrent_weights(r: Tensor, d: int, dtype: np.dtype[np.generic], memo: Memo) -> Tensor:

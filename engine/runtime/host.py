@@ -68,7 +68,7 @@ class HostNode:
 
     def compute(self, inputs: list[Any], uses: Mapping[str, int]) -> list[Any]:
         """The outputs. `uses`: how often values are read after this node."""
-        call = self.call
+        call = self._call or self.call
         if not call.takes_spare:
             return call(inputs)
         for index, (name, constant) in enumerate(self.inputs):
