@@ -11,9 +11,9 @@ import numpy as np
 from cpu_fallback import threads
 from cpu_fallback.registry import Tensor
 
-MIN_BLOCK_NS = 60_000
-"""A block that takes less is not worth a thread."""
-MAX_BLOCKS = 16
+MIN_BLOCK_NS = 250_000
+"""Blocks take at least so long: BLAS packs operands for each, so that two cost 10 % and 16 30 %."""
+MAX_BLOCKS = 8
 _FLOPS_PER_NS = 100
 _BYTES_PER_NS = 8
 _LEAST = 32

@@ -12,21 +12,22 @@ from typing import Any
 
 import numpy as np
 
+from cpu_fallback.products import product
 from engine.dtypes import FLOAT32
 from engine.ir import Array, Graph, TensorType, Value
 from engine.rates import CpuRates, DeviceProfile
 from engine.runtime.calibrate_lab import Chain, Lab, fastest_ns, less, rate, usual_ns, usual_of_ns
+from engine.runtime.host import blas_of_one
 from engine.work import time_ns
 
 _SHARE_S = 0.015
 _BETWEEN = 8
 _WEIGHTS = (128, 192)
-"""So small that BLAS stays on one thread; see `_SQUARES`."""
+"""So small that a product is not cut."""
 _NEARBY, _ROTATED = 40, 400
 """Operands in turn that a shared cache holds, and that none does."""
-_SQUARES = (96, 384)
-"""BLAS runs the smaller product on one thread: where other work keeps a core busy, threads that
-wait for each other are a hundred times slower."""
+_SQUARES = (96, 512)
+"""The smaller product is one piece of work, the larger one several."""
 _MORE_STEPS = 13
 """Calls of NumPy that a LayerNormalization makes and a Relu does not."""
 _WIDE = 1 << 18
@@ -35,8 +36,9 @@ _FAR = 1 << 20
 
 
 def measure_cpu() -> CpuRates:
-    """Every figure of NumPy, on as many threads as it uses."""
-    return CpuRates(**_overheads(), **_products(), **_passes())
+    """Every figure of NumPy, products on as many threads as in a call."""
+    with blas_of_one():
+        return CpuRates(**_overheads(), **_products(), **_passes())
 
 
 def _overheads() -> dict[str, int]:
@@ -89,7 +91,7 @@ def _products() -> dict[str, int]:
 def _square(size: int) -> int:
     """Operations a second of a square product."""
     pair = _matrices(1, size, size, size)
-    return rate(2 * size**3, fastest_ns(lambda: np.matmul(*pair), _SHARE_S))
+    return rate(2 * size**3, fastest_ns(lambda: product(*pair), _SHARE_S))
 
 
 def _matrices(count: int, rows: int, inner: int, columns: int) -> tuple[Array, Array]:
