@@ -4,7 +4,7 @@
 // w: [groups * multiplier, kernel_d, kernel_h, kernel_w] f32
 // b: [groups * multiplier] f32, with BIAS
 // y: [N, groups * multiplier, out_d, out_h, out_w] f32
-// flags: BIAS
+// flags: BIAS; ROLLED: the text is a loop over rows that stores them, and the depth is 1
 // dispatch: one workgroup computes WORKGROUP_SIZE strips
 struct Params {
     tiles: u32,
@@ -59,6 +59,11 @@ fn main(
 //# endif
     var at = channel * params.kernel_d * params.kernel_h * params.kernel_w;
 ${START}
+//# if ROLLED
+    let slice = image * params.in_h;
+    let place = (plane * params.out_h + oh) * params.out_w + column;
+${TAPS}
+//# else
     for (var kz = 0u; kz < params.kernel_d; kz++) {
         let iz = first_d + i32(kz * params.dilation_d);
         if (u32(iz) >= params.in_d) {
@@ -69,5 +74,6 @@ ${START}
 ${TAPS}
     }
     let place = ((plane * params.out_d + od) * params.out_h + oh) * params.out_w + column;
+//# endif
 ${STORE}
 }

@@ -117,7 +117,7 @@ def tile_call(
             "ENTER": tile.enter(),
             "START": tile.start(bias),
             "SUM": text,
-            "STORE": tile.store(),
+            "STORE": tile.store(bias),
         },
         overrides={
             "WORKGROUP_X": lanes,

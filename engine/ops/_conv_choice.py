@@ -94,6 +94,10 @@ class Variant:
     workgroup: tuple[int, int]
     when: tuple[Guard, ...] = ()
 
+    def rolled(self) -> Variant:
+        """The same as software drivers compile it fast."""
+        return replace(self, tile=replace(self.tile, rolled=True))
+
 
 STYLES = {
     "uniform-8x4": Variant(Tile(8, 4), (64, 1)),
@@ -155,6 +159,13 @@ def variants(
     channels. Tiles are so small that four waves of a small GPU fit beside each other.
     `step` is the distance of neighbouring pixels in the output if it is not 1 (an expression).
     """
+    found = _variants(geo, rows, width, loop, target, wide, step)
+    return [v.rolled() for v in found] if target.software else found
+
+
+def _variants(
+    geo: Geometry, rows: Dim, width: Dim, loop: Loop, target: Target, wide: bool, step: str
+) -> list[Variant]:
     if geo.style:
         return _styled_variants(geo, width, wide, step)
     if geo.columns:

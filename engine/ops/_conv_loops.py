@@ -39,7 +39,7 @@ def window(
             f"var place = u32((i32(row) + first + {start}) >> 2u);",
             "let step = row_step / 4u;",
         ]
-    return dense(head, lines, "place += step;")
+    return dense(tile, head, lines, "place += step;")
 
 
 def guarded_window(tile: Tile, kernel: int, stride: int, lead: int | None = None) -> str:
@@ -47,7 +47,7 @@ def guarded_window(tile: Tile, kernel: int, stride: int, lead: int | None = None
     count = (tile.columns - 1) * stride + kernel
     places, loads, names = _guarded_pixels(count, lead)
     pixels = [[names[tap + j * stride] for j in range(tile.columns)] for tap in range(kernel)]
-    return dense(places, [*loads, *tile.multiply(pixels, "at")])
+    return dense(tile, places, [*loads, *tile.multiply(pixels, "at")])
 
 
 def long_window(tile: Tile, kernel: int, stride: int, lead: int | None = None) -> str:
@@ -94,10 +94,12 @@ def _guarded_pixels(count: int, lead: int | None) -> tuple[list[str], list[str],
     return places, loads, names
 
 
-def dense(places: Sequence[str], products: Sequence[str], step: str = "row += row_step;") -> str:
+def dense(
+    tile: Tile, places: Sequence[str], products: Sequence[str], step: str = "row += row_step;"
+) -> str:
     """The sum over input channels for one row of the kernel."""
     loop = [
-        "for (var c = 0u; c < params.group_in; c++) {",
+        f"for (var c = {tile.loop_start('0u')}; c < params.group_in; c++) {{",
         *indented(products),
         "    at += at_step;",
         f"    {step}",
@@ -150,15 +152,16 @@ def pointwise(tile: Tile, strided: bool, unroll: int, whole: bool) -> str:
     """
     lines = []
     if unroll > 1:
+        first = tile.loop_start(f"{unroll}u")
         lines = [
-            f"for (var c = {unroll}u; c <= params.group_in; c += {unroll}u) {{",
+            f"for (var c = {first}; c <= params.group_in; c += {unroll}u) {{",
             *indented(_channels(tile, strided, unroll, unroll)),
             "}",
         ]
     if unroll == 1 or not whole:
         start = f"params.group_in / {unroll}u * {unroll}u" if unroll > 1 else "0u"
         lines += [
-            f"for (var c = {start}; c < params.group_in; c++) {{",
+            f"for (var c = {tile.loop_start(start)}; c < params.group_in; c++) {{",
             *indented(_channels(tile, strided, 1, 0)),
             "}",
         ]

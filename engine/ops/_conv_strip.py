@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from engine.dims import Dim
-from engine.ops._conv_tile import join
+from engine.ops._conv_tile import indented, join
 
 
 def strip_rows(height: int, stride: int, out_h: Dim, software: bool) -> int:
@@ -28,6 +29,9 @@ class Strip:
     Of fours with one pixel that is needed, that one is loaded with `singles`: half as dear for
     software, while a GPU takes as long, and longer for the place.
     `edge_rows` and `edges` are the rows and columns of its pixels that may be outside of the input.
+    `rolled` is a loop over the rows of the input, for drivers that take long to compile unrolled
+    text: each adds to the rows of the output that it belongs to, and the oldest of these is stored.
+    It needs a known kernel, of depth 1.
     """
 
     rows: int
@@ -39,16 +43,25 @@ class Strip:
     singles: bool = False
     edge_rows: frozenset[int] = frozenset()
     edges: frozenset[int] = frozenset()
+    rolled: bool = False
+
+    @property
+    def pending(self) -> int:
+        """Rows of sums: all, or those that a row of the input may belong to."""
+        if self.rolled and self.kernel is not None:
+            return -(-self.kernel[0] // self.strides[0])
+        return self.rows
 
     def start(self) -> str:
         """Declares the accumulators `s<row>_<column>`."""
-        return join(
-            [f"var s{i}_{j} = bias;" for i in range(self.rows) for j in range(self.columns)], 1
-        )
+        places = ((i, j) for i in range(self.pending) for j in range(self.columns))
+        return join([f"var s{i}_{j} = bias;" for i, j in places], 1)
 
     def taps(self) -> str:
-        """All taps of one slice of the input."""
-        return self._any_kernel() if self.kernel is None else self._known_kernel(*self.kernel)
+        """All taps of one slice of the input; of a rolled strip, up to where `store` goes on."""
+        if self.kernel is None:
+            return self._any_kernel()
+        return self._rolled(*self.kernel) if self.rolled else self._known_kernel(*self.kernel)
 
     def _any_kernel(self) -> str:
         lines = [
@@ -67,23 +80,44 @@ class Strip:
         return join([*lines, "        at += 1u;", "    }", "}"], 2)
 
     def _known_kernel(self, height: int, width: int) -> str:
-        step_h, step_w = self.strides
-        count = (self.columns - 1) * step_w + width
-        lines = [f"let w{i} = load_w(at + {i}u);" for i in range(height * width)]
-        lines += [f"let in_{i} = u32(first + {i}) < params.in_w;" for i in sorted(self.edges)]
+        lines = self._head(height, width)
         lines.append("let corner = i32((slice + u32(first_h)) * params.in_w) + first;")
-        for r in range((self.rows - 1) * step_h + height):
-            found, names = self._pixels(r, count)
-            lines += found
-            for row in range(self.rows):
-                ky = r - row * step_h
-                if 0 <= ky < height:
-                    lines += [
-                        f"s{row}_{j} += {names[j * step_w + kx]} * w{ky * width + kx};"
-                        for kx in range(width)
-                        for j in range(self.columns)
-                    ]
+        for r in range((self.rows - 1) * self.strides[0] + height):
+            tops = ((row, r - row * self.strides[0]) for row in range(self.rows))
+            lines += self._products(r, width, [(row, ky) for row, ky in tops if 0 <= ky < height])
         return join([*lines, f"at += {height * width}u;"], 2)
+
+    def _rolled(self, height: int, width: int) -> str:
+        step = self.strides[0]
+        lines = self._head(height, width)
+        lines.append("let rows = min(params.rows, params.out_h - oh);")
+        lines.append(f"for (var r = 0u; r < rows + {self.pending - 1}u; r++) {{")
+        corner = f"i32((slice + u32(first_h) + r * {step}u) * params.in_w) + first"
+        body = [f"let top = first_h + i32(r * {step}u);", f"let corner = {corner};"]
+        for r in range(step):
+            sums = [(age, r + step * age) for age in range(self.pending)]
+            body += self._products(r, width, [(age, ky) for age, ky in sums if ky < height])
+        return join([*lines, *indented(body)], 1)
+
+    def _head(self, height: int, width: int) -> list[str]:
+        """The weights of a slice, and which columns are inside."""
+        lines = [f"let w{i} = load_w(at + {i}u);" for i in range(height * width)]
+        return [
+            *lines,
+            *(f"let in_{i} = u32(first + {i}) < params.in_w;" for i in sorted(self.edges)),
+        ]
+
+    def _products(self, r: int, width: int, sums: Sequence[tuple[int, int]]) -> list[str]:
+        """Loads row `r`; adds it to rows of sums, each with the row of the kernel that it meets."""
+        step = self.strides[1]
+        lines, names = self._pixels(r, (self.columns - 1) * step + width)
+        for row, ky in sums:
+            lines += [
+                f"s{row}_{j} += {names[j * step + kx]} * w{ky * width + kx};"
+                for kx in range(width)
+                for j in range(self.columns)
+            ]
+        return lines
 
     def _pixels(self, r: int, count: int) -> tuple[list[str], list[str]]:
         """Declarations of the first `count` pixels of row `r` of the strip, and their names."""
@@ -107,10 +141,12 @@ class Strip:
                 lines.append(f"let q{r}_{quad} = quad_x(row{r} + {quad}u);")
                 for i in inside:
                     names[i] = f"q{r}_{quad}[{(i - start) % 4}]"
-        if r in self.edge_rows:
-            lines.append(f"let inside{r} = u32(first_h + {r}) < params.in_h;")
+        at_edge = bool(self.edge_rows) if self.rolled else r in self.edge_rows
+        if at_edge:
+            top = "top" if self.rolled else "first_h"
+            lines.append(f"let inside{r} = u32({top} + {r}) < params.in_h;")
         for i in range(count):
-            within = [f"inside{r}"] * (r in self.edge_rows) + [f"in_{i}"] * (i in self.edges)
+            within = [f"inside{r}"] * at_edge + [f"in_{i}"] * (i in self.edges)
             if within:
                 lines.append(f"let e{r}_{i} = select(0.0, {names[i]}, {' && '.join(within)});")
                 names[i] = f"e{r}_{i}"
@@ -118,15 +154,31 @@ class Strip:
 
     def store(self) -> str:
         """Stores rows from `oh` and columns from `column` on, as far as they are inside."""
+        if self.rolled:
+            return join(self._store_oldest(), 1)
         lines = []
-        step = 4 if self.wide else 1
         for row in range(self.rows):
             lines.append(f"if (oh + {row}u < params.out_h) {{")
-            for j in range(0, self.columns, step):
-                names = [f"s{row}_{j + k}" for k in range(step)]
-                value = f"vec4<f32>({', '.join(names)})" if self.wide else names[0]
-                place = f"place + {row}u * params.out_w + {j}u"
-                call = f"store{'4' if self.wide else ''}_y({place}, {value});"
-                lines.append(f"    if (column + {j}u < params.out_w) {{ {call} }}" if j else call)
+            lines += indented(self._row(row, f"place + {row}u * params.out_w"))
             lines.append("}")
         return join(lines, 1)
+
+    def _store_oldest(self) -> list[str]:
+        """Ends the loop of a rolled strip: stores a row once its sums are complete."""
+        last = self.pending - 1
+        lines = [f"if (r >= {last}u) {{", f"    let done = place + (r - {last}u) * params.out_w;"]
+        lines += [*indented(self._row(last, "done")), "}"]
+        for age in range(last, 0, -1):
+            lines += [f"s{age}_{j} = s{age - 1}_{j};" for j in range(self.columns)]
+        lines += [f"s0_{j} = bias;" for j in range(self.columns)]
+        return [*indented(lines), "}"]
+
+    def _row(self, row: int, place: str) -> list[str]:
+        """Stores the columns of a row of sums."""
+        lines, step = [], 4 if self.wide else 1
+        for j in range(0, self.columns, step):
+            names = [f"s{row}_{j + k}" for k in range(step)]
+            value = f"vec4<f32>({', '.join(names)})" if self.wide else names[0]
+            call = f"store{'4' if self.wide else ''}_y({place} + {j}u, {value});"
+            lines.append(f"if (column + {j}u < params.out_w) {{ {call} }}" if j else call)
+        return lines

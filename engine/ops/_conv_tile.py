@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from engine.ops._variants import loop_start
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -17,6 +19,8 @@ class Tile:
     `wide` stores four pixels at once: the row length must be a multiple of four. `step` is the
     distance of neighbouring columns in `y` if it is not 1 (an expression). With `shared`, the eight
     invocations of a subgroup compute the same channels, and each loads an eighth of the weights.
+    `rolled` stores in a loop over the rows: a driver that compiles for a CPU takes most of its time
+    for stores, and the loop costs next to nothing beside the sums.
     """
 
     rows: int
@@ -24,6 +28,11 @@ class Tile:
     wide: bool = False
     step: str = ""
     shared: bool = False
+    rolled: bool = False
+
+    def loop_start(self, start: str) -> str:
+        """Where a loop over the input starts."""
+        return loop_start(start, self.rolled)
 
     @property
     def builtins(self) -> str:
@@ -45,13 +54,16 @@ class Tile:
         return range(self.rows // 4)
 
     def start(self, bias: bool) -> str:
-        """Declares the accumulators, filled with the bias of channels `channel`, ... or zeros."""
+        """Declares the accumulators, filled with the bias of channels `channel`, ... or zeros.
+
+        Of a rolled tile, `store` adds the bias.
+        """
         lines = []
         for quad in self.quads:
             lanes = (f"load_b(min(channel + {4 * quad + lane}u, last))" for lane in range(4))
             lines.append(
                 f"let bias{quad} = vec4<f32>({', '.join(lanes)});"
-                if bias
+                if bias and not self.rolled
                 else f"let bias{quad} = vec4<f32>();"
             )
         lines += [f"var a{j}_{q} = bias{q};" for j in range(self.columns) for q in self.quads]
@@ -103,28 +115,53 @@ class Tile:
                 found.append(f"vec4<f32>({', '.join(lanes)})")
         return lines, found
 
-    def store(self) -> str:
+    def store(self, bias: bool) -> str:
         """Stores rows `channel + r` < `channel_end` and columns `column + j` < `column_end`.
 
         The place of an element is `place + r * params.plane + j * step`.
         """
+        return join(self._rolled(bias) if self.rolled else self._unrolled(), 1)
+
+    def _unrolled(self) -> list[str]:
         lines = []
         for row in range(self.rows):
-            quad, lane = divmod(row, 4)
             lines.append(f"if (channel + {row}u < channel_end) {{")
             lines.append(f"    let at = place + {row}u * params.plane;")
-            for j in range(0, self.columns, 4 if self.wide else 1):
-                names = [f"a{j + k}_{quad}[{lane}]" for k in range(4 if self.wide else 1)]
-                offset = f"at + {j}u * {self.step}" if self.step else f"at + {j}u"
-                value = f"vec4<f32>({', '.join(names)})" if self.wide else names[0]
-                call = f"store{'4' if self.wide else ''}_y({offset if j else 'at'}, {value});"
-                lines.append(
-                    f"    if (column + {j}u < column_end) {{ {call} }}" if j else f"    {call}"
-                )
+            lines += indented(self._row(*divmod(row, 4)))
             lines.append("}")
         if self.shared:
             lines = ["if (place_in_grid < params.tiles) {", *indented(lines), "}"]
-        return join(lines, 1)
+        return lines
+
+    def _rolled(self, bias: bool) -> list[str]:
+        """A loop over four rows: the sums move along, so that those to store are the first.
+
+        Arrays would do without the moves, but are kept in memory, and loads take longer.
+        """
+        stop = "min(channel + ROWS, channel_end)"
+        if self.shared:
+            stop = f"select(channel, {stop}, place_in_grid < params.tiles)"
+        lines = [f"let stop = {stop};", "var row_place = place;"]
+        lines.append("for (var first = channel; first < stop; first += 4u) {")
+        for lane in range(4):
+            row = [f"let at = row_place + {lane}u * params.plane;"]
+            row += [f"let bias = load_b(first + {lane}u);"] if bias else []
+            row += self._row(0, lane, " + bias" if bias else "")
+            lines += indented([f"if (first + {lane}u < stop) {{", *indented(row), "}"])
+        for j in range(self.columns):
+            lines += [f"    a{j}_{q} = a{j}_{q + 1};" for q in self.quads[:-1]]
+        return [*lines, "    row_place += 4u * params.plane;", "}"]
+
+    def _row(self, quad: int, lane: int, more: str = "") -> list[str]:
+        """Stores the columns of one row, from place `at` on; `more` is added to each."""
+        lines = []
+        for j in range(0, self.columns, 4 if self.wide else 1):
+            names = [f"a{j + k}_{quad}[{lane}]" for k in range(4 if self.wide else 1)]
+            offset = f"at + {j}u * {self.step}" if self.step else f"at + {j}u"
+            value = f"vec4<f32>({', '.join(names)})" if self.wide else names[0]
+            call = f"store{'4' if self.wide else ''}_y({offset if j else 'at'}, {value}{more});"
+            lines.append(f"if (column + {j}u < column_end) {{ {call} }}" if j else call)
+        return lines
 
 
 def indented(lines: Sequence[str]) -> list[str]:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
+from engine.ops._variants import loop_start
+
 PANEL = 32
 """Columns of b that lie together in panels: what a CPU's vector reads is then one run of memory."""
 
@@ -32,6 +34,8 @@ class Tile:
             "buffer" (for each row of a or column of b). Not for transposed operands.
         part: `params.inner` is a part of the inner axis, whose size is `params.whole_inner`.
         b_packed: b is transposed, and read by `weight(column, k)` and `weight4(column, k)`.
+        rolled: rows are stored by a loop: a driver that compiles for a CPU takes most of its time
+            for stores, and the loop costs little beside the sums.
     """
 
     kind: str
@@ -55,6 +59,7 @@ class Tile:
     b_zero: str = ""
     b_packed: bool = False
     part: bool = False
+    rolled: bool = False
 
     @property
     def pitch(self) -> str:
@@ -208,6 +213,7 @@ def _taken(tile: Tile, operand: str, value: str, kind: str, index: int) -> str:
 def _loops(tile: Tile) -> Iterator[str]:
     parts = tile.shares
     first, step = ("0u", "4u") if not tile.shared else ("share * 4u", f"{4 * parts}u")
+    first = loop_start(first, tile.rolled)
     whole = "params.inner" if tile.inner_by_four else "whole"
     if not tile.inner_by_four:
         yield "let whole = params.inner / 4u * 4u;"
@@ -216,6 +222,7 @@ def _loops(tile: Tile) -> Iterator[str]:
     yield "}"
     if not tile.inner_by_four:
         first, step = ("whole", "1u") if not tile.shared else ("whole + share", f"{parts}u")
+        first = loop_start(first, tile.rolled)
         yield f"for (var k = {first}; k < params.inner; k += {step}) {{"
         yield from _indent(_block(tile, 1))
         yield "}"
@@ -311,6 +318,10 @@ def _reduce(tile: Tile) -> Iterator[str]:
     yield "}"
 
 
+_AT_ONCE = 2
+"""Rows that a loop stores in one go: moving the sums along has its price too."""
+
+
 def _finish(tile: Tile) -> Iterator[str]:
     """Scales, adds c and stores, each element once."""
     if tile.subgroup:
@@ -322,25 +333,44 @@ def _finish(tile: Tile) -> Iterator[str]:
 
 
 def _finish_rows(tile: Tile) -> Iterator[str]:
+    if tile.rolled and tile.rows > _AT_ONCE and tile.rows % _AT_ONCE == 0:
+        yield from _finish_in_loop(tile)
+        return
     for i in range(tile.rows):
-        lines: list[str] = []
-        lines.append(f"let place{i} = y_start + (row + {i}u) * params.columns + column;")
+        yield from _finish_row(tile, i, "row")
+
+
+def _finish_in_loop(tile: Tile) -> Iterator[str]:
+    """A loop over rows: each time the sums move along, so that those to store are the first."""
+    yield f"let rows_end = min(row + {tile.rows}u, params.rows);"
+    yield f"for (var first = row; first < rows_end; first += {_AT_ONCE}u) {{"
+    for i in range(_AT_ONCE):
+        yield from _indent(_finish_row(tile, i, "first"))
+    for i in range(tile.rows - _AT_ONCE):
         for j in tile.groups:
-            lines += _finish_four(tile, i, j)
-        if i == 0:
-            yield from lines
-        else:
-            yield f"if (row + {i}u < params.rows) {{"
-            yield from _indent(iter(lines))
-            yield "}"
+            yield f"    sum{i}_{j} = sum{i + _AT_ONCE}_{j};"
+    yield "}"
 
 
-def _finish_four(tile: Tile, i: int, j: int) -> list[str]:
+def _finish_row(tile: Tile, i: int, first: str) -> Iterator[str]:
+    """Stores row `first + i`, if there is one, of the sums of row i."""
+    lines = [f"let place{i} = y_start + ({first} + {i}u) * params.columns + column;"]
+    for j in tile.groups:
+        lines += _finish_four(tile, i, j, first)
+    if i == 0:
+        yield from lines
+    else:
+        yield f"if ({first} + {i}u < params.rows) {{"
+        yield from _indent(iter(lines))
+        yield "}"
+
+
+def _finish_four(tile: Tile, i: int, j: int, first: str) -> list[str]:
     name = f"sum{i}_{j}"
     lines = [f"{name} *= {tile.vector}(params.alpha);"] if tile.scale else []
     if tile.bias:
         beta = f"{tile.vector}(params.beta) * " if tile.bias_scale else ""
-        at = f"(row + {i}u) * params.c_row"
+        at = f"({first} + {i}u) * params.c_row"
         if tile.bias == "row":
             term = f"load4_c({at} + column + {4 * j}u)"
         else:

@@ -329,6 +329,7 @@ def tiles(
 ) -> Iterator[tuple[Tile, tuple[Guard, ...]]]:
     """The ways to compute a product, best first; the last one has no guard."""
     inner, rows, columns = (divisible(d, 4) for d in (p.inner, p.rows, p.columns))
+    software = target is not None and target.software
     large = False
     for shape, wanted in _shapes(p, target or Target.baseline(), style):
         if any(g.known is False for g in wanted):
@@ -349,7 +350,7 @@ def tiles(
             if any(g.known is False for g in guards):
                 continue
             when = tuple(g for g in guards if g.known is None)
-            yield _tile(p, shape, fours), when
+            yield dataclasses.replace(_tile(p, shape, fours), rolled=software), when
             if not when:
                 return
 

@@ -241,7 +241,8 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     _, _, loop = _loop(geo)
     found = variants(geo, geo.batch, plane, loop, view.target)
     if not geo.columns and not geo.style:
-        found.insert(0, Variant(Tile(min(geo.pack, 8), 1), (8, 8), (at_least(2, plane),)))
+        few = Variant(Tile(min(geo.pack, 8), 1), (8, 8), (at_least(2, plane),))
+        found.insert(0, few.rolled() if view.target.software else few)
     calls = []
     for variant in found:
         whole = divisible(geo.group_in, UNROLL).known is True
@@ -276,7 +277,8 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
                 win.params(),
             )
             flags = [*["WIDE"] * wide, *["SHARED"] * variant.tile.shared]
-            calls.append(replace(call, flags=call.flags | {*flags}))
+            first = {"FIRST": variant.tile.loop_start("0u")}
+            calls.append(replace(call, flags=call.flags | {*flags}, text={**call.text, **first}))
     return calls
 
 
@@ -295,9 +297,9 @@ def _inner_loops(win: Windows, tile: Tile) -> list[tuple[str, bool]]:
             text = partial(loops.window, tile, width, step, edges)
         return [(text(lead), lead is not None) for lead in leads]
     kernel = width if isinstance(width, int) and width <= 3 else None
-    found = [(loops.dense((), loops.taps(tile, kernel)), False)]
+    found = [(loops.dense(tile, (), loops.taps(tile, kernel)), False)]
     if isinstance(pad, int) and aligned and step == 1 and pad % 4 == dilation % 4 == 0:
-        found.insert(0, (loops.dense((), loops.taps(tile, kernel, aligned=True)), True))
+        found.insert(0, (loops.dense(tile, (), loops.taps(tile, kernel, aligned=True)), True))
     return found
 
 
@@ -338,7 +340,10 @@ def _depthwise(view: Lowering, geo: Geometry) -> Stage:
         tensors["b"] = view.node.inputs[2]
     planes = geo.batch * geo.group * geo.group_out * win.out[0]
     calls = []
+    flat = win.kernel[0] == win.size[0] == win.out[0] == 1
     for strip, guards in _strips(win, planes, view.target.software):
+        rolled = view.target.software and flat and strip.kernel is not None and strip.rows > 1
+        strip = replace(strip, rolled=rolled)
         tiles_w = ceildiv(win.out[2], strip.columns)
         tiles_h = ceildiv(win.out[1], strip.rows)
         count = planes * tiles_h * tiles_w
@@ -358,7 +363,7 @@ def _depthwise(view: Lowering, geo: Geometry) -> Stage:
                 tensors,
                 params,
                 linear(count),
-                flags=frozenset(["BIAS"] * bias),
+                flags=frozenset(["BIAS"] * bias + ["ROLLED"] * rolled),
                 text={"START": strip.start(), "TAPS": strip.taps(), "STORE": strip.store()},
                 trips=trips_of(geo),
                 when=guards,

@@ -11,6 +11,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -73,21 +74,36 @@ def device_profile(
     A damaged file is measured again and replaced; a folder that cannot be written is no error.
     """
     folder = folder or _folder()
-    typical = DeviceProfile.builtin()
-    cpu_name = cpu_title()
+    cpu_name, gpu_name = _names(device)
     cpu = _kept(CpuRates, folder, "cpu", cpu_name, refresh, measure_cpu)
     title = device.info.title
-    features = ", ".join(sorted(device.target.features))
-    beside = DeviceProfile(title, typical.gpu, cpu)
-    gpu = _kept(
-        GpuRates,
-        folder,
-        "gpu",
-        f"{title}; {features or 'baseline'}; beside {cpu_name}",
-        refresh,
-        lambda: measure_gpu(device, beside),
-    )
+    beside = DeviceProfile(title, DeviceProfile.builtin().gpu, cpu)
+    gpu = _kept(GpuRates, folder, "gpu", gpu_name, refresh, lambda: measure_gpu(device, beside))
     return DeviceProfile(f"{title}, beside {cpu_name}", gpu, cpu)
+
+
+def known_profile(device: Device, *, folder: Path | None = None) -> DeviceProfile:
+    """The profile of a device if it was measured already, else a typical one, which says so.
+
+    Where everything that can runs on the GPU, nothing is decided by it, and the measurement would
+    only delay: it takes longer than the start of most models.
+    """
+    folder = folder or _folder()
+    cpu_name, gpu_name = _names(device)
+    try:
+        cpu = load_rates(CpuRates, folder / _file_name("cpu", cpu_name))
+        gpu = load_rates(GpuRates, folder / _file_name("gpu", gpu_name))
+    except (EngineError, OSError):
+        typical = DeviceProfile.builtin("lavapipe" if device.info.is_software else "integrated")
+        return replace(typical, name=f"{device.info.title}, not measured; as of {typical.name}")
+    return DeviceProfile(f"{device.info.title}, beside {cpu_name}", gpu, cpu)
+
+
+def _names(device: Device) -> tuple[str, str]:
+    """What the figures of NumPy and of a GPU depend on."""
+    cpu_name = cpu_title()
+    features = ", ".join(sorted(device.target.features))
+    return cpu_name, f"{device.info.title}; {features or 'baseline'}; beside {cpu_name}"
 
 
 def cpu_profile(*, folder: Path | None = None) -> DeviceProfile:

@@ -65,6 +65,11 @@ class AdapterInfo:
     limits: dict[str, int]
 
     @property
+    def is_software(self) -> bool:
+        """Whether it is a CPU."""
+        return self.kind == "CPU"
+
+    @property
     def title(self) -> str:
         """One line for tables: name, driver and back end."""
         return f"{self.name}, {self.driver} ({self.backend})"

@@ -30,6 +30,8 @@ from engine.runtime.transfers import Transfers
 
 MAX_SUBMIT_NS = 200_000_000
 """Most predicted time of a submit: watchdogs of phones and of Windows end what takes seconds."""
+UNMEASURED = 4
+"""How many times longer it may take where the rates were not measured on this device."""
 MAX_PROGRAMS = 64
 """For how many bindings and batches a plan keeps the commands."""
 
@@ -78,6 +80,7 @@ class Recorder:
         self.device = device
         self.constants = constants
         self._note = note
+        self._most_ns = MAX_SUBMIT_NS // (UNMEASURED if plan.profile.sources else 1)
         self._dispatches = plan.dispatches
         self._slots: list[Any] = [None] * len(plan.memory.slots)
         self._fixed: dict[str, Any] = {}
@@ -268,7 +271,7 @@ class Recorder:
 
     def _make_room(self, context: ExecutionContext, predicted_ns: int) -> None:
         """Submits what was recorded if with `predicted_ns` more it would run too long."""
-        full = context.recorded_ns and context.recorded_ns + predicted_ns > MAX_SUBMIT_NS
+        full = context.recorded_ns and context.recorded_ns + predicted_ns > self._most_ns
         if full and context.encoder is not None:
             self._submit(context)
         context.recorded_ns += predicted_ns
@@ -298,7 +301,7 @@ class Recorder:
             dict(context.external),
             tuple(context.bound),
             commands,
-            chunked(commands, MAX_SUBMIT_NS),
+            chunked(commands, self._most_ns),
             {n: "gpu" for c in commands for n in self._dispatches[c.index].nodes},
         )
 

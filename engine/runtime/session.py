@@ -67,8 +67,8 @@ class InferenceSession:
             `onnx-wgpu tune` measured on it; "off" takes the default style for all.
         profile: what "auto" decides by: the name of a profile that comes with the engine
             (`onnx-wgpu devices --profile` lists them), a JSON file, or a `DeviceProfile`; by
-            default what was measured here. The split is then that of another device, so the
-            target is "baseline" if none is given; results are the same.
+            default what was measured here, once, by the first session that is to decide. Of
+            another device the target is "baseline" if none is given; results are the same.
 
     Raises: ModelError for a malformed model, UnsupportedOpError for an operator that nothing
         implements, DeviceError if `device="gpu"` and there is no adapter.
@@ -155,7 +155,9 @@ class InferenceSession:
             about = (profile,)
         else:
             with device.lock, device.guarded("measuring its speed"):
-                profile = self._profile or calibrate.device_profile(device)
+                decides = options.device == "auto"
+                find = calibrate.device_profile if decides else calibrate.known_profile
+                profile = self._profile or find(device)
             constants = ConstantStore(device)
             tuning = tunings.resolve(self._tuning, device.info, device.target)
             options = replace(options, tuning=tuning)

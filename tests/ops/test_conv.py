@@ -226,16 +226,54 @@ def drawn(draw: st.DrawFn) -> OpCase:
 
 
 @pytest.mark.gpu
-@settings(max_examples=15)
-@given(drawn(), st.booleans(), st.sampled_from(("baseline", "adapter")))
-def test_drawn_cases(case: OpCase, dynamic: bool, target: str) -> None:
+@settings(max_examples=25)
+@given(drawn(), st.booleans(), st.sampled_from(("baseline", "adapter")), st.booleans())
+def test_drawn_cases(case: OpCase, dynamic: bool, target: str, software: bool) -> None:
     try:
         registry.run(case.op, "", 22, dict(case.attrs), arrays(case), 1)
     except ValueError:
         reject()
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ENGINE_TARGET", target)
+        patch.setattr(targets, "is_software", lambda kind: software)
         check_gpu(case.replace(constants=()) if dynamic else case, dynamic=dynamic)
+
+
+FOR_SOFTWARE = [
+    *(conv((1, 9, 6, width), (43, 9, 1, 1)) for width in (7, 8, 13)),
+    conv((2, 6, 9, 8), (22, 3, 3, 3), group=2, pads=[1] * 4),
+    conv((1, 3, 9, 30), (13, 3, 3, 3), bias=False, strides=[2, 2]),
+    *(
+        conv((2, 5, 11, width), (5, 1, size, 3), group=5, pads=[1] * 4, strides=[step, 1])
+        for width, size, step in ((8, 3, 1), (9, 5, 1), (12, 3, 2), (7, 4, 2), (8, 1, 1))
+    ),
+    conv((1, 3, 4, 5, 8), (6, 1, 2, 3, 3), group=3, pads=[0, 1, 1, 1, 1, 1]),
+    transposed((1, 5, 4, 6), (5, 11, 3, 3), strides=[2, 2]),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("target", ["baseline", "adapter"])
+@pytest.mark.parametrize("case", FOR_SOFTWARE, ids=case_id)
+def test_loops_for_software(case: OpCase, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_TARGET", target)
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    check_gpu(case)
+
+
+def test_software_stores_in_loops() -> None:
+    """A driver that compiles for a CPU takes most of its time for stores."""
+    for case in (conv((1, 64, 9, 9), (64, 64, 1, 1)), conv((1, 64, 9, 9), (64, 64, 3, 3))):
+        (call,) = lowered(case, "uniform-8x7", software=True)
+        assert call.text["STORE"].count("store_y(") == 4 * 7
+        assert "(local.x >> 31u); c <" in call.text["SUM"], "the driver knows where loops start"
+        (call,) = lowered(case, "uniform-8x7")
+        assert call.text["STORE"].count("store_y(") == 8 * 7 and ">> 31u" not in call.text["SUM"]
+    case = conv((1, 8, 9, 9), (8, 1, 3, 3), group=8)
+    assert [c.text["STORE"].count("store_y(") for c in lowered(case, software=True)] == [4]
+    assert [c.text["STORE"].count("store_y(") for c in lowered(case)] == [16]
+    deep = conv((1, 8, 3, 9, 9), (8, 1, 3, 3, 3), group=8)
+    assert "ROLLED" not in lowered(deep, software=True)[0].flags
 
 
 @pytest.mark.gpu

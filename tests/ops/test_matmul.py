@@ -389,6 +389,33 @@ def test_wide_tiles(case: OpCase, target: str, monkeypatch: pytest.MonkeyPatch) 
     check_gpu(case)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("target", ["adapter", "baseline"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        *(matmul((2, rows, 10), (10, 37)) for rows in (2, 3, 7, 33)),
+        gemm(21, 12, 9, (12,), alpha=0.5, beta=2.0),
+        gemm(35, 13, 9, (35, 1), transA=1, transB=1),
+    ],
+    ids=case_id,
+)
+def test_loops_for_software(case: OpCase, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_TARGET", target)
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    check_gpu(case)
+
+
+def test_software_stores_in_loops() -> None:
+    """A driver that compiles for a CPU takes most of its time for stores."""
+    p = sized(128, 768, 770)
+    (call,) = product_stage(p, "y", Target(software=True))
+    assert call.text["BODY"].count("store4_y(") == 2 * call.text["BODY"].count("var sum0_")
+    assert "k = 0u;" not in call.text["BODY"], "the driver knows where loops start"
+    (call,) = product_stage(p, "y", Target())
+    assert call.text["BODY"].count("store4_y(") == 8 and "k = 0u;" in call.text["BODY"]
+
+
 SUBGROUPS = Target(subgroup_size=8, features=frozenset({"subgroups"}))
 
 

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx.parser
 import pytest
 
 from engine.costs import DeviceProfile
@@ -19,6 +20,7 @@ from engine.rates import CpuRates, GpuRates
 from engine.runtime import calibrate
 from engine.runtime.calibrate_lab import Chain, Lab, fastest_of_ns, less
 from engine.runtime.device import Device, open_device
+from engine.runtime.session import InferenceSession
 from engine.target import Target
 
 TYPICAL = DeviceProfile.builtin("lavapipe")
@@ -26,7 +28,8 @@ TYPICAL = DeviceProfile.builtin("lavapipe")
 
 def fake_device(title: str = "A GPU, driver 1.2 (Vulkan)", *features: str) -> Any:
     target = dataclasses.replace(Target.baseline(), features=frozenset(features))
-    return SimpleNamespace(info=SimpleNamespace(title=title, kind="CPU"), target=target)
+    info = SimpleNamespace(title=title, kind="CPU", is_software=True)
+    return SimpleNamespace(info=info, target=target)
 
 
 @pytest.fixture
@@ -145,6 +148,31 @@ def test_without_a_gpu_nothing_is_measured(tmp_path: Path, counted: list[str]) -
     found = calibrate.cpu_profile(folder=tmp_path)
     assert (found.name, found.cpu) == (calibrate.cpu_title(), TYPICAL.cpu)
     assert counted == ["cpu", "gpu"]
+
+
+def test_where_nothing_is_decided_nothing_is_measured(tmp_path: Path, counted: list[str]) -> None:
+    for device in (fake_device(), fake_device("another", "subgroups")):
+        found = calibrate.known_profile(device, folder=tmp_path)
+        assert "not measured; as of" in found.name and found.sources
+    assert counted == []
+    wanted = calibrate.device_profile(fake_device(), folder=tmp_path)
+    assert calibrate.known_profile(fake_device(), folder=tmp_path) == wanted
+    assert calibrate.known_profile(fake_device("another"), folder=tmp_path).sources
+
+
+@pytest.mark.gpu
+def test_only_auto_measures(
+    tmp_path: Path, counted: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibrate.platformdirs, "user_cache_dir", lambda name: str(tmp_path / name))
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["": 17]> g (float[3] x) => (float[3] y) { y = Relu(x) }'
+    )
+    stages: tuple[tuple[str, list[str]], ...]
+    stages = (("gpu", []), ("cpu", []), ("auto", ["cpu", "gpu"]))
+    for device, made in stages:
+        InferenceSession(model, device=device)
+        assert counted == made
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"name": "x"}', b"\xff\xff", b"[1, 2]"])

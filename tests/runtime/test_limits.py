@@ -13,8 +13,10 @@ import wgpu
 from engine.errors import DeviceError, PlanError
 from engine.explain import NodeRow
 from engine.ir import Array
+from engine.rates import DeviceProfile
 from engine.runtime import recorder as recorder_module
 from engine.runtime.device import Device, open_device
+from engine.runtime.recorder import UNMEASURED
 from engine.runtime.session import InferenceSession
 from engine.target import Target
 from tests.runtime.models import parse
@@ -147,7 +149,9 @@ def test_a_batch_is_split_where_it_would_run_too_long(monkeypatch: pytest.Monkey
     layers = " ".join(f"t{i} = Softmax(s{i}) s{i + 1} = Transpose(t{i})" for i in range(24))
     model = parse(f"deep (float[m,n] s0) => (float[p,q] s24) {{ {layers} }}")
     x = noise(30, 20)
-    with InferenceSession(model, device="gpu", require_gpu=True) as session:
+    typical = DeviceProfile.builtin()
+    measured = replace(typical, sources={})
+    with InferenceSession(model, device="gpu", profile=measured) as session:
         (want,) = session.run(None, {"s0": x})
         assert session.times.submits == 1
         assert session.times.dispatches >= 24
@@ -156,12 +160,13 @@ def test_a_batch_is_split_where_it_would_run_too_long(monkeypatch: pytest.Monkey
         ns = [bound.chosen[i].predicted_ns for i in range(len(plan.dispatches))]
         assert all(n >= plan.profile.gpu.launch_ns for n in ns)
     for limit, least, most in ((3 * max(ns), 24 // 3, 24 // 2), (1, len(ns), len(ns))):
-        monkeypatch.setattr(recorder_module, "MAX_SUBMIT_NS", limit)
-        with InferenceSession(model, device="gpu", require_gpu=True) as session:
-            (got,) = session.run(None, {"s0": x})
-            assert least <= session.times.submits <= most
-            assert session.times.dispatches == len(ns)
-            np.testing.assert_array_equal(got, want)
+        for profile, factor in ((measured, 1), (typical, UNMEASURED)):
+            monkeypatch.setattr(recorder_module, "MAX_SUBMIT_NS", limit * factor)
+            with InferenceSession(model, device="gpu", profile=profile) as session:
+                (got,) = session.run(None, {"s0": x})
+                assert least <= session.times.submits <= most
+                assert session.times.dispatches == len(ns)
+                np.testing.assert_array_equal(got, want)
 
 
 def test_larger_sizes_are_predicted_to_take_longer() -> None:

@@ -117,7 +117,7 @@ def test_a_loss_while_a_session_is_made(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(calibrate, "device_profile", measured)
     with pytest.raises(DeviceError, match="was lost: "):
-        InferenceSession(model(), device="gpu")
+        InferenceSession(model(), device="auto")
     with InferenceSession(model(), device="gpu") as session:
         check(session)
 
