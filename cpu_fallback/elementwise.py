@@ -137,9 +137,18 @@ def prelu(x: Tensor, slope: Tensor) -> Tensor:
     if np.broadcast_shapes(x.shape, slope.shape) != x.shape:
         raise ValueError(f"a slope of shape {slope.shape} is larger than x, {x.shape}")
     zero = x.dtype.type(0)
-    if x.dtype.kind == "f" and not np.isfinite(slope).all():
-        return np.where(x < 0, x * slope, x)
+    if x.dtype.kind == "f":
+        if slope.size and zero < slope.min() and slope.max() <= 1:
+            return swept(_leaky, None, x, slope)
+        if not np.isfinite(slope).all():
+            return np.where(x < 0, x * slope, x)
     return np.asarray(np.maximum(x, zero) + slope * np.minimum(x, zero))
+
+
+def _leaky(x: Tensor, slope: Tensor, out: Tensor | None) -> Tensor:
+    """x where x >= 0, else slope * x, for slopes above 0 and up to 1."""
+    out = np.multiply(x, slope, out=out)
+    return np.asarray(np.maximum(x, out, out=out))
 
 
 @cpu_op("BitwiseAnd", since=18)

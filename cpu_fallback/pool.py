@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Unpack
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from cpu_fallback import threads
 from cpu_fallback.numeric import integer_range, is_integer, wide
 from cpu_fallback.products import spans
-from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
 from cpu_fallback.sweeps import PIECE
 from cpu_fallback.windows import WindowAttributes, Windows, windows
 
@@ -24,6 +25,7 @@ def max_pool(
     kernel_shape: Sequence[int],
     storage_order: int = 0,
     n_outputs: int = 1,
+    memo: Memo = NO_MEMO,
     **window: Unpack[WindowAttributes],
 ) -> tuple[Tensor, ...]:
     """Maximum of each window of `x` [N, C, spatial], any real type; NaN wins over every number.
@@ -32,38 +34,59 @@ def max_pool(
     one of equal elements; column-major over the spatial axes if `storage_order` is 1.
     Source: ONNX MaxPool-22.
     """
-    win = windows(x.shape[2:], kernel_shape, ceil_mode=ceil_mode, **window)
+    steps = _steps(memo, x, kernel_shape, ceil_mode, window)
     if n_outputs > 1:
+        win = steps.win
         return _max_and_index(x, win.padded(x, _lowest(x.dtype)), win, storage_order)
-    return (_by_axis(x, win, np.maximum, _lowest(x.dtype)),)
+    return (_by_axis(x, steps, np.maximum, _lowest(x.dtype)),)
 
 
-def _by_axis(x: Tensor, win: Windows, join: np.ufunc, outside: float | int) -> Tensor:
+@dataclass(frozen=True)
+class _Steps:
+    """Windows, and those of each axis alone that has any, with the taps that they read."""
+
+    win: Windows
+    each: tuple[tuple[Windows, tuple[Any, ...]], ...]
+
+
+def _steps(
+    memo: Memo,
+    x: Tensor,
+    kernel_shape: Sequence[int],
+    ceil_mode: int,
+    window: WindowAttributes,
+) -> _Steps:
+    def make() -> _Steps:
+        win = windows(x.shape[2:], kernel_shape, ceil_mode=ceil_mode, **window)
+        axes = [i for i, k in enumerate(win.kernel) if k > 1 or win.size[i] != win.out[i]]
+        alone = [win.along(axis) for axis in axes]
+        return _Steps(win, tuple((one, tuple(map(one.tap, one.taps()))) for one in alone))
+
+    return memo.sized(x.shape, make)
+
+
+def _by_axis(x: Tensor, steps: _Steps, join: np.ufunc, outside: float | int) -> Tensor:
     """`join` over the taps of every window of `x` [N, C, spatial], one axis after the other."""
-    out = np.empty((*x.shape[:2], *win.out), x.dtype)
+    out = np.empty((*x.shape[:2], *steps.win.out), x.dtype)
     if not out.size:
         return out
-    axes = [i for i, k in enumerate(win.kernel) if k > 1 or win.size[i] != win.out[i]]
-    steps = [win.along(axis) for axis in axes]
 
     def work(cut: tuple[slice, ...]) -> None:
         part, target = x[cut], out[cut]
-        for number, one in enumerate(steps):
+        for number, (one, taps) in enumerate(steps.each, 1):
             padded = one.padded(part, outside)
-            first, *taps = (padded[one.tap(tap)] for tap in one.taps())
-            part = target if number + 1 == len(steps) else np.empty(first.shape, x.dtype)
-            if not taps:
+            first, *others = (padded[tap] for tap in taps)
+            part = target if number == len(steps.each) else np.empty(first.shape, x.dtype)
+            if not others:
                 part[...] = first
-            for index, tap in enumerate(taps):
+            for index, tap in enumerate(others):
                 join(part if index else first, tap, out=part)
-        if not steps:
+        if not steps.each:
             target[...] = part
 
-    planes = x.shape[0] * x.shape[1]
-    together = max(1, PIECE * planes // max(1, x.size))
     axis = 0 if x.shape[0] > 1 else 1
     lead = (slice(None),) * axis
-    count = -(-x.shape[axis] // max(1, together * x.shape[axis] // planes))
+    count = min(x.shape[axis], max(1, x.size // PIECE))
     threads.run([(*lead, at) for at in spans(x.shape[axis], count)], work)
     return out
 
@@ -97,6 +120,7 @@ def average_pool(
     ceil_mode: int = 0,
     count_include_pad: int = 0,
     kernel_shape: Sequence[int],
+    memo: Memo = NO_MEMO,
     **window: Unpack[WindowAttributes],
 ) -> Tensor:
     """Mean of each window of `x` [N, C, spatial] float; float16 is summed in float32.
@@ -104,18 +128,27 @@ def average_pool(
     Elements divided by: those inside `x`, with `count_include_pad` those inside the padded `x`.
     A window without any gives NaN. Returns: [N, C, out]. Source: ONNX AveragePool-22.
     """
-    win = windows(x.shape[2:], kernel_shape, ceil_mode=ceil_mode, **window)
-    total = _by_axis(x.astype(wide(x.dtype), copy=False), win, np.add, 0)
-    count = np.ones((), total.dtype)
+    steps = _steps(memo, x, kernel_shape, ceil_mode, window)
+    win, total = steps.win, _by_axis(x.astype(wide(x.dtype), copy=False), steps, np.add, 0)
+    count = memo.sized(
+        (x.shape, x.dtype), lambda: _counts(win, bool(count_include_pad), total.dtype)
+    )
+    total /= count
+    return total.astype(x.dtype, copy=False)
+
+
+def _counts(win: Windows, include_pad: bool, dtype: np.dtype[Any]) -> Tensor:
+    """How many elements each window has."""
+    count = np.ones((), dtype)
     for axis in range(len(win.out)):
         starts = np.arange(win.out[axis]) * win.strides[axis] - win.begin[axis]
         at = starts[:, None] + np.arange(win.kernel[axis]) * win.dilations[axis]
         low, high = 0, win.size[axis]
-        if count_include_pad:
+        if include_pad:
             low, high = -win.begin[axis], high + win.end[axis]
         inside = ((at >= low) & (at < high)).sum(axis=1)
-        count = count[..., None] * inside.astype(total.dtype)
-    return (total / count).astype(x.dtype, copy=False)
+        count = count[..., None] * inside.astype(dtype)
+    return count
 
 
 @cpu_op("LpPool", since=1)
@@ -125,14 +158,15 @@ def lp_pool(
     ceil_mode: int = 0,
     kernel_shape: Sequence[int],
     p: int = 2,
+    memo: Memo = NO_MEMO,
     **window: Unpack[WindowAttributes],
 ) -> Tensor:
     """p-norm of each window of `x` [N, C, spatial] float. Returns: [N, C, out].
 
     Source: ONNX LpPool-22."""
-    win = windows(x.shape[2:], kernel_shape, ceil_mode=ceil_mode, **window)
+    steps = _steps(memo, x, kernel_shape, ceil_mode, window)
     powers = np.abs(x.astype(wide(x.dtype), copy=False)) ** p
-    total = _by_axis(powers, win, np.add, 0)
+    total = _by_axis(powers, steps, np.add, 0)
     return (total ** (1.0 / p)).astype(x.dtype, copy=False)
 
 
