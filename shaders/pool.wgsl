@@ -3,7 +3,7 @@
 // x: [planes, in_d, in_h, in_w] f32; with MAX also i32 or u32 of 8 bits, which f32 holds
 // y: [planes, out_d, out_h, out_w] as x
 // indices: [planes, out_d, out_h, out_w] i32, with INDICES: flat place in `x` of each maximum
-// flags: MAX, INDICES (with MAX), AVERAGE; neither: p-norm
+// flags: MAX, INDICES (with MAX), AVERAGE; neither: p-norm. QUADS (4 divides in_w; without INDICES), DILATED (with AVERAGE)
 // dispatch: one workgroup computes 4 * WORKGROUP_SIZE outputs
 struct Params {
     tiles: u32,
@@ -39,6 +39,15 @@ fn pixel(row: u32, column: i32) -> f32 {
     return select(params.outside, value, inside);
 }
 
+//# if QUADS
+// Four pixels from `column` on, a multiple of four: all of them are in the row or none.
+fn quad(row: u32, column: i32) -> vec4<f32> {
+    let inside = u32(column) < params.in_w;
+    let values = vec4<f32>(load4_x(row + select(0u, u32(column), inside)));
+    return select(vec4<f32>(params.outside), values, inside);
+}
+//# endif
+
 //# if MAX
 //# include lib/float.wgsl
 
@@ -54,9 +63,14 @@ fn join(sum: f32, v: f32) -> f32 {
 //# if AVERAGE
 // Taps of a window from `start` on that lie in [low, high).
 fn inside_taps(start: i32, low: i32, high: i32, kernel: u32, dilation: u32) -> f32 {
+//# if DILATED
     let step = i32(dilation);
     let first = max(0, (low - start + step - 1) / step);
     let last = min(i32(kernel) - 1, (high - 1 - start + step) / step - 1);
+//# else
+    let first = max(0, low - start);
+    let last = min(i32(kernel), high - start) - 1;
+//# endif
     return f32(max(0, last - first + 1));
 }
 //# endif

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from math import prod
@@ -75,9 +76,23 @@ def _root(p: int) -> str:
     return {1: "v", 2: "sqrt(v)"}.get(p, f"pow(v, vec4<f32>(1.0 / {p}.0))")
 
 
-def _unrolled(kernel: int, stride: int) -> str:
-    """A row of windows `kernel` wide: every pixel is loaded once, and used by several windows."""
-    lines = [f"let p{i} = pixel(row, first + {i});" for i in range(3 * stride + kernel)]
+def _unrolled(kernel: int, stride: int, begin: int | None) -> str:
+    """A row of windows `kernel` wide: every pixel is loaded once, and used by several windows.
+
+    Args:
+        begin: pixels of padding before the row where those of a row may be loaded by fours.
+    """
+    pixels = range(3 * stride + kernel)
+    fours = itertools.groupby(pixels, lambda i: i if begin is None else (i - begin) // 4)
+    lines = []
+    for four, found in fours:
+        members = list(found)
+        if begin is None or len(members) == 1:
+            lines += [f"let p{i} = pixel(row, first + {i});" for i in members]
+            continue
+        name, place = f"q{members[0]}", begin + 4 * four
+        lines.append(f"let {name} = quad(row, first + {place});")
+        lines += [f"let p{i} = {name}[{i - place}];" for i in members]
     for j in range(4):
         joined = f"m{j}"
         for tap in range(kernel):
@@ -122,12 +137,17 @@ def _store(wide: bool, indices: bool, kind: str) -> str:
     return "\n".join(" " * 4 + line for line in lines)
 
 
-def _taps(win: Windows, indices: bool) -> str:
-    width, stride = win.kernel[2], win.strides[2]
-    if isinstance(width, int) and stride <= 2 and width <= 13 and win.dilations[2] == 1:
-        if not indices:
-            return _unrolled(width, stride)
+def _taps(win: Windows, indices: bool, quads: bool) -> str:
+    width, stride, begin = win.kernel[2], win.strides[2], win.begin[2]
+    if _is_unrolled(win, indices) and isinstance(width, int):
+        return _unrolled(width, stride, begin if quads and isinstance(begin, int) else None)
     return _looped(indices)
+
+
+def _is_unrolled(win: Windows, indices: bool) -> bool:
+    width = win.kernel[2]
+    short = isinstance(width, int) and win.strides[2] <= 2 and width <= 13
+    return short and win.dilations[2] == 1 and not indices
 
 
 def _pool(
@@ -145,20 +165,30 @@ def _pool(
     tensors = {"x": view.node.inputs[0], "y": view.node.outputs[0]}
     if indices:
         tensors["indices"] = view.node.outputs[1]
-    calls = [
-        KernelCall(
+    by_fours = divisible(win.out[2], 4), divisible(win.size[2], 4)
+    if "AVERAGE" in flags and any(d != 1 for d in win.dilations):
+        flags |= {"DILATED"}
+
+    def call(wide: bool, quads: bool) -> KernelCall:
+        return KernelCall(
             "pool",
             tensors,
             {"tiles": count, "tiles_w": tiles_w, "outside": outside, **win.params(), **more},
             linear(count),
-            flags=flags,
-            text={**text, "TAPS": _taps(win, indices), "STORE": _store(wide, indices, kind)},
+            flags=flags | ({"QUADS"} if quads else set()),
+            text={
+                **text,
+                "TAPS": _taps(win, indices, quads),
+                "STORE": _store(wide, indices, kind),
+            },
             trips=_trips(win),
-            when=(divisible(win.out[2], 4),) if wide else (),
+            when=tuple(g for g, four in zip(by_fours, (wide, quads), strict=True) if four),
         )
-        for wide in (True, False)
-    ]
-    return [choose(calls)]
+
+    loads = (
+        (True, False) if _is_unrolled(win, indices) and isinstance(win.begin[2], int) else (False,)
+    )
+    return [choose([call(wide, quads) for quads in loads for wide in (True, False)])]
 
 
 def _max_pool(view: Lowering) -> list[Stage]:

@@ -63,6 +63,7 @@ GEOMETRY: list[dict[str, Any]] = [
 ]
 CASES = [pool(op, SHAPE, **g) for op in WINDOWED for g in GEOMETRY]
 CASES += [pool("MaxPool", SHAPE, 2, **g) for g in GEOMETRY]
+CASES += [pool(op, (2, 3, 9, 12), **g) for op in WINDOWED[:2] for g in GEOMETRY]
 CASES += [
     pool("MaxPool", (2, 3, 9, 13), 2, kernel_shape=[3, 2], strides=[2, 1], storage_order=1),
     *(pool("AveragePool", SHAPE, count_include_pad=1, **g) for g in GEOMETRY[2:6]),
