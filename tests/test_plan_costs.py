@@ -44,7 +44,7 @@ PARTIAL = "products with few rows add up parts of the inner axis in a second ker
 STATISTICS = "masked means and variances that no pattern knows, with arithmetic between reductions"
 
 TOO_MANY_KERNELS: Mapping[str, Excess] = {
-    "magika": Excess(15 / 10, STATISTICS),
+    "magika": Excess(12 / 10, STATISTICS),
     "basic_pitch": Excess(58 / 35, TRANSFORM),
     "aecmos": Excess(19 / 15, "states are transposed, and two outputs joined, by small kernels"),
     "tashkeel_bilstm_int8": Excess(23 / 13, "weights and states are cut and scaled by copies"),

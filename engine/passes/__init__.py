@@ -23,6 +23,7 @@ from engine.passes.fuse_activations import fuse_activations
 from engine.passes.fuse_attention import fuse_attention
 from engine.passes.fuse_gelu import fuse_gelu
 from engine.passes.fuse_layernorm import fuse_layernorm
+from engine.passes.fuse_softmax import fuse_softmax
 from engine.passes.infer import infer
 from engine.passes.join_products import join_products
 from engine.passes.look_up import look_up
@@ -141,6 +142,11 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "join_products",
         join_products,
         "after cse, which finds that constants are the same",
+    ),
+    PipelineStep(
+        "fuse_softmax",
+        fuse_softmax,
+        "before a sum, a product or a view of its parts is moved elsewhere",
     ),
     PipelineStep(
         "fold_batchnorm",

@@ -21,7 +21,7 @@ FOUND = {
     "captcha_crnn": {"BatchNormalization": 0, "Gemm": 42},
     "layout_cdla": {"HardSwish": 94, "BatchNormalization": 0, "Clip": 0},
     "magika": {"Gelu": 2, "Tanh": 0, "Equal": 0},
-    "minilm_w8": {"Gelu": 6, "Erf": 0},
+    "minilm_w8": {"Gelu": 6, "Erf": 0, "Attention": 6, "Softmax": 0},
     "oww_hey_jarvis": {"LayerNormalization": 2, "ReduceMean": 0},
     "ppocr_cls": {"HardSwish": 18, "BatchNormalization": 0, "Clip": 0},
     "ppocrv4_det": {"HardSwish": 24, "BatchNormalization": 0, "Clip": 0},
