@@ -37,10 +37,8 @@ class Excess:
 
 
 TURNS = "a sum of two kernels' outputs behind views is a kernel of its own"
-NORMALISED = "what is normalised before a convolution would be computed for each load of it"
 WRAPPED = "circular padding copies the edges of a map in a kernel of its own"
 TRANSFORM = "a constant-Q transform: real and imaginary parts are taken turn about, and padded"
-PARTIAL = "products with few rows add up parts of the inner axis in a second kernel"
 STATISTICS = "masked means and variances that no pattern knows, with arithmetic between reductions"
 
 TOO_MANY_KERNELS: Mapping[str, Excess] = {
@@ -50,20 +48,14 @@ TOO_MANY_KERNELS: Mapping[str, Excess] = {
     "tashkeel_bilstm_int8": Excess(23 / 13, "weights and states are cut and scaled by copies"),
     "spindle_eeg": Excess(42 / 29, WRAPPED),
     "oww_melspec": Excess(6 / 4, TURNS),
-    "light_densenet121": Excess(183 / 126, NORMALISED),
 }
 TOO_MANY_BYTES: Mapping[str, Excess] = {
     "basic_pitch": Excess(1.483, TRANSFORM),
     "spindle_eeg": Excess(1.62, WRAPPED),
     "oww_melspec": Excess(1.329, TURNS),
-    "light_densenet121": Excess(1.899, f"{NORMALISED}; {PARTIAL}"),
-    "tashkeel_bilstm_int8": Excess(1.639, "weights and states are cut and scaled by copies"),
+    "tashkeel_bilstm_int8": Excess(1.635, "weights and states are cut and scaled by copies"),
 }
-TOO_MUCH_MEMORY: Mapping[str, Excess] = {
-    "ppocrv4_det": Excess(
-        1.536, "maps of many sizes, of which no two together fit into one buffer"
-    ),
-}
+TOO_MUCH_MEMORY: Mapping[str, Excess] = {}
 
 
 @functools.cache
