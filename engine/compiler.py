@@ -16,7 +16,7 @@ from engine.choice import choose
 from engine.costs import DeviceProfile
 from engine.dims import Dim, Guard, symbols_of
 from engine.errors import EngineError
-from engine.fusion import Weigh, fuse, rule_for
+from engine.fusion import Weigh, fuse, is_elementwise, rule_for
 from engine.groups import kernel_inputs
 from engine.ir import Graph, Node
 from engine.ops import YES, Support, definition, no
@@ -229,6 +229,7 @@ class Choices:
             roles(self.graph, self.support),
             self.profile,
             may_fuse=_may_fuse(self.graph, self.options, self._weigh),
+            anchors=_anchors(self.graph),
             in_place=_free(self.graph, self.support, self.options, self.target, self.binding),
             binding=self.binding,
             target=self.target,
@@ -265,6 +266,7 @@ def _place(
         device=options.device,
         no_gpu=options.no_gpu,
         may_fuse=_may_fuse(graph, options, Scales(graph, binding, target, profile)),
+        anchors=_anchors(graph),
         in_place=_free(graph, support, options, target, binding),
         binding=binding,
         target=target,
@@ -274,6 +276,11 @@ def _place(
 
 def _may_fuse(graph: Graph, options: Options, weigh: Weigh) -> MayFuse:
     return lambda a, b: rule_for(graph, a, b, weigh) not in (None, *options.disable)
+
+
+def _anchors(graph: Graph) -> frozenset[str]:
+    """Nodes that are no expressions: each has a kernel of its own."""
+    return frozenset(n.key for n in graph.nodes if not is_elementwise(n))
 
 
 def _support(

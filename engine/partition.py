@@ -112,6 +112,7 @@ def partition(
     device: DeviceChoice = "auto",
     no_gpu: bool = False,
     may_fuse: MayFuse | None = None,
+    anchors: Collection[str] = (),
     in_place: Collection[str] = (),
     has_cpu: Callable[[Node], bool] | None = None,
     binding: Mapping[str, int] | None = None,
@@ -128,6 +129,7 @@ def partition(
         no_gpu: whether "cpu" is only because there is no adapter, which is the reason then.
         may_fuse: whether fusion would make one kernel of two neighbours, the first feeding the
             second; None counts no savings.
+        anchors: keys of nodes with kernels of their own, two of which never become one.
         in_place: keys of nodes that need no kernel where their neighbours are on the GPU.
         has_cpu: whether the CPU can run a node; None asks `cpu_fallback`.
         binding: sizes that decide; symbols without one are taken as `costs.ASSUMED_SIZE`.
@@ -145,6 +147,7 @@ def partition(
         duties,
         profile,
         may_fuse=may_fuse,
+        anchors=anchors,
         in_place=in_place,
         has_cpu=has_cpu,
         binding=binding,

@@ -26,8 +26,8 @@ same constant. The minima agree, and the minimum cut is a cheapest placement. Of
 with the most nodes on the GPU is taken.
 
 Launches saved by fusion are counted on a spanning forest of the pairs, so that k nodes fused into
-one never save more than k - 1. Bytes are saved once for the read, and once more for the write if
-nobody else wants the value.
+one never save more than k - 1; of nodes with a kernel of their own a tree has at most one. Bytes
+are saved once for the read, and once more for the write if nobody else wants the value.
 """
 
 from __future__ import annotations
@@ -144,6 +144,7 @@ def build_model(
     profile: DeviceProfile,
     *,
     may_fuse: MayFuse | None = None,
+    anchors: Collection[str] = (),
     in_place: Collection[str] = (),
     has_cpu: Callable[[Node], bool] = lambda node: True,
     binding: Mapping[str, int] | None = None,
@@ -155,6 +156,7 @@ def build_model(
         support: node key to whether the GPU can run it.
         roles: node key to role; folded nodes are left out, host-shape ones pinned to the CPU.
         may_fuse: whether two neighbours, the first feeding the second, would become one kernel.
+        anchors: keys of nodes with kernels of their own, two of which never become one.
         in_place: keys of nodes that need no kernel on the GPU, where their neighbours are there.
         has_cpu: whether the CPU can run a node; where it cannot, the node is pinned to the GPU.
         target: whose kernels the GPU would run; the baseline's by default.
@@ -178,7 +180,7 @@ def build_model(
         only_cpu=only_cpu,
         only_gpu=frozenset(i for i, n in enumerate(nodes) if i not in only_cpu and not has_cpu(n)),
         transfers=tuple(_transfers(graph, nodes, only_cpu, sizes, profile)),
-        savings=tuple(_savings(graph, nodes, only_cpu, works, sizes, profile, fuses)),
+        savings=tuple(_savings(graph, nodes, only_cpu, works, sizes, profile, fuses, anchors)),
         submit_ns=profile.gpu.submit_ns,
         call_ns=profile.cpu.call_ns,
     )
@@ -254,11 +256,13 @@ def _savings(
     sizes: Sizes,
     profile: DeviceProfile,
     may_fuse: MayFuse | None,
+    anchors: Collection[str],
 ) -> Iterator[Saving]:
     if may_fuse is None:
         return
     ids = {node.key: i for i, node in enumerate(nodes)}
     root = list(range(len(nodes)))
+    anchored = [node.key in anchors for node in nodes]
 
     def find(i: int) -> int:
         while root[i] != i:
@@ -278,8 +282,11 @@ def _savings(
                 continue
             if not may_fuse(maker, node):
                 continue
-            joined = find(first) != find(i)
-            root[find(i)] = find(first)
+            before, after = find(first), find(i)
+            joined = before != after
+            if joined and anchored[before] and anchored[after]:
+                continue
+            root[after], anchored[before] = before, anchored[before] or anchored[after]
             kept = sum(_unmoved_nbytes(graph, node, name, sizes) for name in names)
             saved = costs.fused_ns(kept, profile) + (profile.gpu.launch_ns if joined else 0)
             yield Saving(first, i, saved)

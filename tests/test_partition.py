@@ -167,6 +167,20 @@ def test_fused_launches_are_saved_on_a_forest() -> None:
     ]
 
 
+def test_two_kernels_never_become_one() -> None:
+    graph = chain(*[("Calc", 1)] * 5)
+    keys = [n.key for n in graph.nodes]
+    model = build_model(
+        graph,
+        dict.fromkeys(keys, Support(True)),
+        {},
+        PROFILE,
+        may_fuse=lambda a, b: True,
+        anchors=("n0", "n2", "n4"),
+    )
+    assert [(s.first, s.second) for s in model.savings] == [(0, 1), (2, 3)]
+
+
 def test_a_value_read_by_two_cpu_nodes_crosses_once() -> None:
     b = Builder()
     b.input("x", (4,))
