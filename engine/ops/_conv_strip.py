@@ -16,7 +16,8 @@ def strip_rows(height: int, stride: int, out_h: Dim, software: bool) -> int:
     """
     if out_h == 1:
         return 1
-    return (8 if software and height >= 5 else 4) // stride
+    rows = (8 if software and height >= 5 else 4) // stride
+    return min(rows, out_h) if software and isinstance(out_h, int) and out_h else rows
 
 
 @dataclass(frozen=True)

@@ -135,6 +135,7 @@ CONV = [
     conv((1, 9, 8, 14), (17, 9, 3, 3), pads=[1, 1, 1, 1], strides=[2, 2]),
     conv((1, 6, 14, 14), (6, 1, 3, 3), group=6, pads=[1, 1, 1, 1]),
     conv((2, 3, 13, 7), (3, 1, 3, 3), group=3, pads=[1, 1, 1, 1], strides=[2, 1]),
+    conv((2, 3, 3, 40), (3, 1, 5, 5), group=3, pads=[2, 2, 2, 2]),
     conv((1, 3, 20, 24), (6, 1, 5, 5), group=3, pads=[2, 2, 2, 2]),
     conv((1, 6, 5, 40), (8, 3, 2, 19), group=2, pads=[0, 9, 1, 9]),
     conv((2, 3, 4, 37), (20, 3, 1, 16), pads=[0, 2, 0, 5], strides=[1, 2]),
@@ -602,6 +603,17 @@ def test_open_widths_end_in_the_midst_of_a_large_tile(
 ) -> None:
     monkeypatch.setattr(targets, "is_software", lambda kind: True)
     check_gpu(conv((1, 4, 9, width), (8, 4, 3, 3), pads=[1, 1, 1, 1]), dynamic=True)
+
+
+def test_strips_are_no_higher_than_the_output() -> None:
+    def rows(height: int, kernel: int, software: bool) -> set[int]:
+        w = (8, 1, kernel, kernel)
+        case = conv((1, 8, height, 24), w, group=8, pads=[kernel // 2] * 4)
+        return {int(c.params["rows"]) for c in lowered(case, software=software)}  # type: ignore[arg-type]
+
+    assert rows(20, 5, True) == {8} and rows(20, 3, True) == {4}
+    assert rows(20, 5, False) == {4}
+    assert rows(3, 5, True) == {3} and rows(1, 5, True) == {1}
 
 
 def test_tiles_with_shared_weights_fill_subgroups() -> None:
