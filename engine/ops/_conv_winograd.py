@@ -316,7 +316,7 @@ def _shares_used(view: Lowering, tiles: int, outs: int) -> tuple[float, float]:
 
     def used(columns: int, rows: int) -> float:
         padded = -(-columns // lanes) * lanes * -(-rows // ROWS) * ROWS
-        return columns * rows / max(padded, 1)
+        return columns * rows / padded if padded else 1.0
 
     return used(tiles, outs), used(outs, tiles)
 
