@@ -188,6 +188,15 @@ class Device:
             state = "was lost" if self.lost else "refused"
             raise DeviceError(f"{self.info.title} {state}: {what}: {error}") from error
 
+    @contextmanager
+    def made_by(self, calls: native.Calls | None) -> Iterator[None]:
+        """Others make the steps of calls in the block, if given; the caller holds the lock."""
+        before, self.calls = self.calls, calls or self.calls
+        try:
+            yield
+        finally:
+            self.calls = before
+
     def close(self) -> None:
         """Destroys the device; every later use raises DeviceError."""
         with self.lock:

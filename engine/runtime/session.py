@@ -32,6 +32,7 @@ from engine.runtime.control import is_driven
 from engine.runtime.device import Device, adapters, open_device
 from engine.runtime.face import ModelMetadata, NodeArg, face_of
 from engine.runtime.feeds import Feed, check_feed, has_static_inputs, stand_ins
+from engine.runtime.native import HollowCalls
 from engine.runtime.probe import Probe
 from engine.runtime.recording import Recording, check_clock
 from engine.runtime.runner import Runner
@@ -113,6 +114,7 @@ class InferenceSession:
         self._unkept: str | None = None
         self._recording: Recording | None = None
         self._probe: Probe | None = None
+        self._hollow: HollowCalls | None = None
         self._lock = threading.RLock()
         self._source, self._made_at = model, time.time()
         self._identity = start.identity(model, self._made_at)
@@ -222,9 +224,10 @@ class InferenceSession:
             with self._device.guarded("a call") if self._device else nullcontext():
                 if self._recording is not None:
                     self._recording.start()
-                results, self.times = self._runner.run(
-                    feeds, names, kept, recording=self._recording, probe=self._probe
-                )
+                with self._device.made_by(self._hollow) if self._device else nullcontext():
+                    results, self.times = self._runner.run(
+                        feeds, names, kept, recording=self._recording, probe=self._probe
+                    )
                 if self._recording is not None:
                     self._recording.finish()
         self._keep()
@@ -247,6 +250,20 @@ class InferenceSession:
             yield self._recording
         finally:
             self._recording = before
+
+    @contextmanager
+    def hollow(self) -> Iterator[None]:
+        """Calls in the block do all but the work of kernels, whose dispatches are empty.
+
+        What such a call takes is the host's: feeding, recording, submitting and waiting, and
+        transfers. Results are whatever lies in the buffers; nodes in NumPy may fail on them.
+        """
+        device = self._device
+        before, self._hollow = self._hollow, HollowCalls(device.calls) if device else None
+        try:
+            yield
+        finally:
+            self._hollow = before
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -76,6 +76,8 @@ class Measurement:
         inputs: names, dtypes and shapes of what was fed.
         gpu_nodes, cpu_nodes: nodes that a call ran there.
         warm_ms, cpu_ms: later calls, by the clock and in CPU time of the process.
+        hollow_ms: calls whose dispatches are empty: all that is not the kernels' work; none where
+            a part runs in NumPy.
         phases_ms: of each warm call, by phase; empty for ONNX Runtime, which does not tell.
         dispatches, submits: kernels of a call, and in how many submits.
         uploaded_nbytes, downloaded_nbytes: what crossed in a call.
@@ -94,6 +96,7 @@ class Measurement:
     cpu_nodes: int = 0
     warm_ms: list[float] = field(default_factory=list)
     cpu_ms: list[float] = field(default_factory=list)
+    hollow_ms: list[float] = field(default_factory=list)
     phases_ms: dict[str, list[float]] = field(default_factory=dict)
     dispatches: int = 0
     submits: int = 0
@@ -191,6 +194,8 @@ def bench(
         _take_turns(contestants, settings, progress)
         for contestant in contestants:
             contestant.record()
+            if isinstance(contestant, _Engine):
+                contestant.call_hollow(settings.repeats)
     finally:
         for contestant in contestants:
             contestant.close()
@@ -298,6 +303,20 @@ class _Engine:
 
     def call(self) -> list[Any]:
         return self.session.run(None, self.feeds)
+
+    def call_hollow(self, times: int) -> None:
+        """Times calls that leave out what kernels do; the first makes the empty dispatches.
+
+        Not where NumPy's nodes would read what kernels did not write.
+        """
+        if self.result.cpu_nodes or not self.result.dispatches:
+            return
+        with self.session.hollow():
+            for _ in range(times + 1):
+                begin = time.perf_counter()
+                self.call()
+                self.result.hollow_ms.append((time.perf_counter() - begin) * 1e3)
+        del self.result.hollow_ms[0]
 
     def note_phases(self) -> None:
         """The phases of the call just made."""

@@ -11,6 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import onnx.numpy_helper
+import onnx.parser
 import pytest
 
 from engine.errors import DeviceError, ShaderError
@@ -136,6 +138,29 @@ def test_sessions_compute_whichever_way_is_used(
             )
             np.testing.assert_allclose(again, exact, rtol=1e-4, atol=1e-5)
         assert any(k.repeats for k in session.plan().kernels)
+
+
+def test_hollow_calls_leave_out_what_kernels_do(
+    calls: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device_module, "_open", {})
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> '
+        "g (float[n,5] x) => (float[n,5] y) { a = Softmax(x)  y = CumSum(a, i) }"
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(0), "i"))
+    x = np.random.default_rng(0).random((3, 5), np.float32)
+    (right,) = InferenceSession(model, device="cpu").run(None, {"x": x})
+    with InferenceSession(model, device="gpu", require_gpu=True) as session:
+        session.run(None, {"x": x})
+        with session.hollow():
+            for _ in range(2):
+                (found,) = session.run(None, {"x": x})
+                assert found.shape == right.shape and not np.allclose(found, right)
+                assert session.times.dispatches == len(session.plan().dispatches) >= 2
+            assert session._device is not None
+            assert session._device.calls is calls, "other sessions compute meanwhile"
+        np.testing.assert_allclose(session.run(None, {"x": x})[0], right, rtol=1e-5)
 
 
 def test_a_parsed_type_is_the_one_that_cffi_finds() -> None:
