@@ -245,7 +245,8 @@ def run_passes(
                 graph = run(step, graph)
     for step in left_out:
         reason = f"left out, as a CPU computes it all: {step.not_on_cpu}"
-        results[step.name] = PassResult(graph, (), (reason,))
+        found = step.function(graph).applied
+        results[step.name] = PassResult(graph, (), tuple(f"{what}: {reason}" for what in found))
     return PipelineResult(graph, results, merge_guards(*(r.guards for r in results.values())))
 
 
