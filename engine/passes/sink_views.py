@@ -1,7 +1,7 @@
 """Transposes and views move behind elementwise nodes: `Transpose -> Relu => Relu -> Transpose`.
 
 Then those join the kernel before it, and it meets others to merge with, or is an order of storing.
-Operands beside it are single numbers, or come through the same Transpose.
+Operands beside it are single numbers, or come through the same Transpose or view.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _sink(editor: Editor, node: Node) -> Node | None:
     others = [n for n in after.inputs if n and n != node.outputs[0]]
     if all(_is_number(editor, n, node) for n in others):
         return _swap(editor, node, after, {node.outputs[0]: node.inputs[0]})
-    if is_op(after, *BINARY) and is_op(node, "Transpose"):
+    if is_op(after, *BINARY):
         return _join(editor, node, after, others)
     return None
 
@@ -60,14 +60,11 @@ def _is_number(editor: Editor, name: str, node: Node) -> bool:
 def _join(editor: Editor, node: Node, after: Node, others: list[str]) -> Node | None:
     """Moves two equal ones behind the node that reads both; the later one keeps its place."""
     other = editor.producer(others[0]) if len(others) == 1 else None
-    if other is None or not is_op(other, "Transpose"):
+    if other is None or not is_op(other, "Transpose", *VIEWS):
         return None
     if editor.only_consumer(other.outputs[0]) is not after:
         return None
-    mine, theirs = editor.shape(node.inputs[0]), editor.shape(other.inputs[0])
-    if mine is None or theirs is None or len(mine) != len(theirs):
-        return None
-    if _order(node, len(mine)) != _order(other, len(mine)):
+    if not _is_same(editor, node, other):
         return None
     places = {found.key: place for place, found in editor.slots()}
     last = max((node, other), key=lambda found: places[found.key])
@@ -75,12 +72,25 @@ def _join(editor: Editor, node: Node, after: Node, others: list[str]) -> Node | 
     return _swap(editor, last, after, read)
 
 
+def _is_same(editor: Editor, node: Node, other: Node) -> bool:
+    """Whether two Transposes or views do the same to what they get."""
+    mine, theirs = editor.shape(node.inputs[0]), editor.shape(other.inputs[0])
+    if mine is None or theirs is None or len(mine) != len(theirs):
+        return False
+    if is_op(node, "Transpose") and is_op(other, "Transpose"):
+        return _order(node, len(mine)) == _order(other, len(mine))
+    if is_op(node, "Transpose") or is_op(other, "Transpose"):
+        return False
+    made = editor.shape(node.outputs[0])
+    return mine == theirs and made is not None and made == editor.shape(other.outputs[0])
+
+
 def _order(node: Node, rank: int) -> tuple[int, ...]:
     return tuple(node.attrs.get("perm") or range(rank)[::-1])
 
 
 def _swap(editor: Editor, node: Node, after: Node, read: dict[str, str]) -> Node | None:
-    """Lets `after` read what is before the Transposes, and puts `node` behind it."""
+    """Lets `after` read what is before Transposes or views, and puts `node` behind it."""
     result, before = editor.tensor(after.outputs[0]), editor.shape(node.inputs[0])
     if result is None or result.shape is None or before is None or len(after.outputs) != 1:
         return None

@@ -47,6 +47,24 @@ def test_two_equal_ones_become_one() -> None:
     )
 
 
+def test_two_equal_views_become_one() -> None:
+    check_rewrite(
+        sink_views,
+        """g (float[n, 6] x, float[n, 6] z) => (float[n, 2, 3] y) <int64[3] r = {0, 2, 3}> {
+            v = Reshape(x, r)  e = Exp(z)  u = Reshape(e, r)  y = Add(v, u) }""",
+        """g (float[n, 6] x, float[n, 6] z) => (float[n, 2, 3] y) <int64[3] r = {0, 2, 3}> {
+            e = Exp(z)  d = Add(x, e)  y = Reshape(d, r) }""",
+        n=2,
+    )
+
+
+@pytest.mark.parametrize("other", ["float[1, 6] z", "float[n, 6, 1] z"])
+def test_views_of_other_shapes_stay(other: str) -> None:
+    text = f"""g (float[n, 6] x, {other}) => (float[n, 2, 3] y) <int64[3] r = {{-1, 2, 3}}> {{
+        v = Reshape(x, r)  u = Reshape(z, r)  y = Add(v, u) }}"""
+    check_untouched(sink_views, text)
+
+
 def test_what_it_is_moved_to_cancels_it() -> None:
     text = """g (float[2, 3, 4] x) => (float[2, 3, 4] y) {
         t = Transpose<perm = [0, 2, 1]>(x)  r = Relu(t)  y = Transpose<perm = [0, 2, 1]>(r) }"""
