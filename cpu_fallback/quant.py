@@ -259,7 +259,8 @@ def qlinear_matmul(
     Scales and zero points: scalar, per row of `a`, per column of `b`. 8-bit integers or float8.
     Source: ONNX QLinearMatMul-21.
     """
-    multiplier = _row_scale(a_scale) * _column_scale(b_scale) / _row_scale(y_scale)
+    row = _row_scale if b.ndim > 1 else _column_scale
+    multiplier = row(a_scale) * _column_scale(b_scale) / row(y_scale)
     if is_integer(a.dtype) and is_integer(b.dtype):
         left = _shifted(a, a_zero_point, per_row=a.ndim > 1)
         product = exact_matmul(left, _shifted(b, b_zero_point, per_row=False))
@@ -268,7 +269,7 @@ def qlinear_matmul(
     scaled = product.astype(np.float32) * multiplier
     points = (
         y_zero_point[:, None]
-        if y_zero_point.ndim == 1 and y_zero_point.size > 1
+        if y_zero_point.ndim == 1 and y_zero_point.size > 1 and b.ndim > 1
         else (y_zero_point.reshape(()) if y_zero_point.size == 1 else y_zero_point)
     )
     if is_integer(y_zero_point.dtype):

@@ -108,6 +108,8 @@ def _row_walk(view: NodeView) -> Mapping[int, Walk]:
     shape = view.out_shape()
     if is_single(view, 1):
         return {}
+    if len(view.shape(3)) == 1:
+        return {1: ((product(shape[:-1]), shape[-1]), (0, 1))}
     return {1: ((product(shape[:-2]), shape[-2], shape[-1]), (0, 1, 0))}
 
 
