@@ -292,13 +292,14 @@ def _vector_shapes(p: Product, shares: bool) -> Iterator[tuple[Shape2D, tuple[Gu
     if p.is_static:
         yield _vector_shape(p, shares), ()
         return
-    many = dataclasses.replace(p, rows=p.rows if isinstance(p.rows, int) else MANY_ROWS, batch=())
-    if many.is_static:
-        yield _vector_shape(many, shares), (at_least(p.rows, 25 if shares else 9),)
-    if shares:
-        high = bounds(p.rows)[1]
-        few = high is not None and high <= 8
-        yield dataclasses.replace(SUBGROUP, rows=8) if few else SUBGROUP, ()
+    known = dataclasses.replace(p, rows=MANY_ROWS, batch=())
+    if known.is_static:
+        for rows in (16, 24) if shares else (12, 20):
+            few = dataclasses.replace(known, rows=rows)
+            yield _vector_shape(few, shares), (at_least(rows, p.rows),)
+        yield _vector_shape(known, shares), ()
+    elif shares:
+        yield SUBGROUP, ()
 
 
 def _vector_shape(p: Product, shares: bool) -> Shape2D:
@@ -335,7 +336,7 @@ def tiles(
         if any(g.known is False for g in wanted):
             continue
         unsure = any(g.known is None for g in wanted)
-        if unsure and not shape.shared and shape != SMALL:
+        if unsure and not shape.shared and shape != SMALL and shape.workgroup != (SHARED_BY, 1):
             # while sizes are open, one large tile besides the small one bounds the alternatives
             if large:
                 continue
