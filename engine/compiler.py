@@ -11,13 +11,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from engine import fusion as fusion_stage
+from engine.appends import appending_concats
 from engine.checks import late_checks, view_checks
 from engine.choice import choose
 from engine.costs import DeviceProfile
 from engine.dims import Dim, Guard, symbols_of
 from engine.errors import EngineError
 from engine.fusion import Weigh, fuse, is_elementwise, rule_for
-from engine.groups import kernel_inputs
+from engine.groups import Fusion, kernel_inputs
 from engine.ir import Graph, Node
 from engine.ops import YES, Support, definition, no
 from engine.options import Options
@@ -30,7 +31,7 @@ from engine.planner import build_plan, view_roots
 from engine.progress import tell
 from engine.prologue import Scales
 from engine.ranges import Ranges, ranges
-from engine.schedule import binders, schedule
+from engine.schedule import Task, binders, schedule
 from engine.target import Target
 from engine.verdicts import reads_no_content, roles, strongest, verdicts
 
@@ -83,36 +84,10 @@ def compile_graph(
     live = _live_nodes(graph, on_gpu, views, symbols)
     appends = _appends(graph, options, on_gpu & live)
     parts = _parts(graph, options, target, on_gpu & live, live, roots, symbols, binding, appends)
-    fused = fuse(
-        graph,
-        lambda n: n.key in on_gpu & live,
-        target,
-        options.disable,
-        {*appends, *parts.copied},
-        roots,
-        Scales(graph, binding, target, profile),
-    )
-    fused = replace(
-        fused,
-        applied=fused.applied + parts.applied,
-        near_misses=fused.near_misses + parts.near_misses,
-    )
-    cpu_nodes = [n for n in graph.nodes if n.key in live - on_gpu - views]
+    weigh = Scales(graph, binding, target, profile)
+    fused = _fused(graph, options, target, on_gpu & live, appends, parts, roots, weigh)
     sizes = frozenset(n for n, v in graph.values.items() if v.dims is not None)
-    constants = {n for n, v in graph.values.items() if v.constant is not None}
-    scheduled = schedule(
-        graph,
-        fused.groups,
-        cpu_nodes,
-        on_host={*graph.inputs, *constants, *sizes},
-        symbols=symbols,
-        root=lambda n: roots.get(n, n),
-    )
-    refusals = [g for s in support.values() if not s.ok for g in s.guards]
-    if options.device == "cpu":
-        refusals = []
-    every: tuple[Guard, ...] = strongest([*passed.guards, *placed.guards, *refusals])
-    guards = [g for g in every if symbols_of(g.expr) <= set(symbols)]
+    scheduled = _scheduled(graph, fused, live - on_gpu - views, sizes, symbols, roots)
     checks = [
         *late_checks(graph, support, placed, symbols),
         *view_checks(graph, [n for n in graph.nodes if n.key in live & views]),
@@ -128,7 +103,7 @@ def compile_graph(
         roots=roots,
         parts=parts,
         sizes=sizes,
-        guards=guards,
+        guards=_guards(passed, placed, support, options, symbols),
         checks=checks,
         symbols=symbols,
         binding=binding,
@@ -137,6 +112,61 @@ def compile_graph(
         checked_inputs=checked_inputs(graph, placed, intervals),
         tuning=options.tuning,
     )
+
+
+def _fused(
+    graph: Graph,
+    options: Options,
+    target: Target,
+    on_gpu: Collection[str],
+    appends: Mapping[str, Append],
+    parts: Parts,
+    roots: Mapping[str, str],
+    weigh: Weigh,
+) -> Fusion:
+    """The groups of the nodes `on_gpu`, and what they save, what is done in place among it."""
+    alone = {*appends, *parts.copied}
+    found = fuse(graph, lambda n: n.key in on_gpu, target, options.disable, alone, roots, weigh)
+    return replace(
+        found,
+        applied=found.applied + parts.applied,
+        near_misses=found.near_misses + parts.near_misses,
+    )
+
+
+def _scheduled(
+    graph: Graph,
+    fused: Fusion,
+    on_cpu: Collection[str],
+    sizes: Collection[str],
+    symbols: Sequence[str],
+    roots: Mapping[str, str],
+) -> tuple[Task, ...]:
+    """The groups and the nodes `on_cpu` in order."""
+    constants = {n for n, v in graph.values.items() if v.constant is not None}
+    return schedule(
+        graph,
+        fused.groups,
+        [n for n in graph.nodes if n.key in on_cpu],
+        on_host={*graph.inputs, *constants, *sizes},
+        symbols=symbols,
+        root=lambda n: roots.get(n, n),
+    )
+
+
+def _guards(
+    passed: PipelineResult,
+    placed: Partition,
+    support: Mapping[str, Support],
+    options: Options,
+    symbols: Collection[str],
+) -> list[Guard]:
+    """What the sizes of inputs must fulfil for the plan to hold, refusals among it."""
+    refusals = [g for s in support.values() if not s.ok for g in s.guards]
+    if options.device == "cpu":
+        refusals = []
+    every = strongest([*passed.guards, *placed.guards, *refusals])
+    return [g for g in every if symbols_of(g.expr) <= set(symbols)]
 
 
 def _parts(
@@ -318,35 +348,6 @@ def planning_inputs(graph: Graph) -> tuple[str, ...]:
         if made and not reads_no_content(node):
             wanted.update(node.inputs)
     return tuple(n for n in graph.inputs if n in wanted)
-
-
-def appending_concats(graph: Graph) -> Mapping[str, Append]:
-    """Concats of a graph input and something else that are graph outputs, by their output."""
-    found = {}
-    for node in graph.nodes:
-        if node.op_type != "Concat" or node.domain or len(node.inputs) != 2:
-            continue
-        past, grown = node.inputs[0], node.outputs[0]
-        tensor = graph.tensor(past)
-        if past in graph.inputs and graph.is_output(grown) and tensor is not None:
-            rank = len(tensor.shape or ())
-            axis = int(node.attrs.get("axis", 0))
-            if -rank <= axis < rank and graph.constant(past) is None:
-                found[grown] = Append(past, node.inputs[1], grown, axis % rank)
-    return found
-
-
-_CACHES = {("", "Attention"): (4, 5), ("com.microsoft", "MultiHeadAttention"): (6, 7)}
-"""Operators that passes split caches off from, as Concats: inputs of the past."""
-
-
-def growing_pairs(graph: Graph) -> frozenset[tuple[str, str]]:
-    """Graph inputs and outputs that append to them, in the model as it was written."""
-    pairs = {(a.past, a.grown) for a in appending_concats(graph).values()}
-    for node in graph.nodes:
-        pasts = (node.input(i) for i in _CACHES.get((node.domain, node.op_type), ()))
-        pairs.update((p, n) for p, n in zip(pasts, node.outputs[1:3], strict=False) if p and n)
-    return frozenset((p, n) for p, n in pairs if p in graph.inputs and graph.is_output(n))
 
 
 def _appends(graph: Graph, options: Options, on_gpu: Collection[str]) -> Mapping[str, Append]:

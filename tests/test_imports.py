@@ -33,6 +33,7 @@ ORDER = (
     ),
     *(
         "plan",
+        "appends",
         "lowering",
         "planner",
         "bind",
