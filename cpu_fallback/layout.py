@@ -65,7 +65,9 @@ def space_to_depth(x: Tensor, *, blocksize: int, mode: str = "DCR") -> Tensor:
 def trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     """The triangle of the matrices `x` [..., rows, columns] from diagonal `k` up, or down.
 
-    Source: ONNX Trilu-14.
+    Raises: ValueError for a rank below 2. Source: ONNX Trilu-14.
     """
+    if x.ndim < 2:
+        raise ValueError(f"Trilu takes matrices, not an operand of shape {x.shape}")
     diagonal = 0 if k is None else int(k.reshape(-1)[0])
     return np.triu(x, diagonal) if upper else np.tril(x, diagonal)

@@ -147,6 +147,10 @@ def windows(
             f"kernel {tuple(kernel)}, strides {strides}, dilations {dilations} and pads {pads} "
             f"do not fit {rank} spatial axes"
         )
+    if min((*kernel, *strides, *dilations), default=1) < 1:
+        raise ValueError(
+            f"kernel {tuple(kernel)}, strides {strides} and dilations {dilations} must be positive"
+        )
     begin, end, out = [], [], []
     for axis in range(rank):
         n, k, s = size[axis], (kernel[axis] - 1) * dilations[axis] + 1, strides[axis]

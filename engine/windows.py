@@ -113,6 +113,15 @@ def same_pads(total: Dim, auto_pad: str) -> tuple[Dim, Dim]:
     return (half, total - half) if auto_pad == "SAME_UPPER" else (total - half, half)
 
 
+def check_positive(kernel: Sequence[Dim], strides: Sequence[int], dilations: Sequence[int]) -> None:
+    """Raises: ShapeError for a window without elements, or steps that lead nowhere."""
+    if any(isinstance(n, int) and n < 1 for n in (*kernel, *strides, *dilations)):
+        raise ShapeError(
+            f"kernel {tuple(kernel)}, strides {tuple(strides)} and dilations {tuple(dilations)} "
+            "must be positive"
+        )
+
+
 def windows(
     size: Sequence[Dim],
     kernel: Sequence[Dim],
@@ -138,6 +147,7 @@ def windows(
             f"kernel {tuple(kernel)}, strides {strides}, dilations {dilations} and pads {pads} "
             f"do not fit {rank} spatial axes"
         )
+    check_positive(kernel, strides, dilations)
     begin: list[Dim] = []
     end: list[Dim] = []
     out: list[Dim] = []

@@ -199,6 +199,14 @@ def _attention(view: NodeView) -> Iterator[Guard]:
         yield from _alike(view, view.shape(VALID), (q.batch,))
 
 
+def _rotary(view: NodeView) -> Iterator[Guard]:
+    """Caches are alike, and positions or rows of caches are given for each entry of the batch."""
+    x, cos = heads_of(view, 0, "num_heads"), view.shape(1)
+    yield from _alike(view, cos, view.shape(2))
+    rows = view.shape(3) if view.has(3) else cos[:2]
+    yield from _alike(view, rows, (x.batch, x.length))
+
+
 def _recurrent(view: NodeView) -> Iterator[Guard]:
     """Weights, biases, lengths and states have the sizes that input and hidden units imply."""
     found = recurrence(view)
@@ -277,6 +285,7 @@ _RULES: dict[str, Rule] = {
     "RMSNormalization": _normalization,
     "RNN": _recurrent,
     "Resize": _resize,
+    "RotaryEmbedding": _rotary,
     "RoiAlign": _roi_align,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,

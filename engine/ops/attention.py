@@ -93,13 +93,14 @@ def _infer(view: InferView) -> Sequence[ValueType]:
     q, k, v = _operands(view)
     dtype = view.dtype(Q)
     keys = k.length + (view.shape(PAST_KEY)[2] if view.has(PAST_KEY) else 0)
+    values = v.length + (view.shape(PAST_VALUE)[2] if view.has(PAST_VALUE) else 0)
     y: Shape = (q.batch, q.heads, q.length, v.size)
     if q.packed:
         y = (q.batch, q.length, q.heads * v.size)
     types = [
         TensorType(dtype, y),
         TensorType(view.dtype(K), (k.batch, k.heads, keys, k.size)),
-        TensorType(view.dtype(V), (v.batch, v.heads, keys, v.size)),
+        TensorType(view.dtype(V), (v.batch, v.heads, values, v.size)),
         TensorType(dtype, (q.batch, q.heads, q.length, keys)),
     ]
     return types[: len(view.node.outputs)]

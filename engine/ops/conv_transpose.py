@@ -25,7 +25,7 @@ from engine.ops._convolution import (
 from engine.ops._convolution_work import conv_transpose_cpu, tiles_gpu
 from engine.ops._variants import choose
 from engine.ops._work import integers
-from engine.windows import SAME, Windows, same_pads
+from engine.windows import SAME, Windows, check_positive, same_pads
 from engine.work import GpuWork
 
 
@@ -44,6 +44,7 @@ def _windows(view: NodeView) -> Windows:
         raise ShapeError(f"{view.describe()}: auto_pad {auto_pad!r} is unknown")
     if not len(strides) == len(dilations) == len(extra) == len(pads) / 2 == rank:
         raise ShapeError(f"{view.describe()}: attributes do not fit {rank} spatial axes")
+    check_positive(kernel, strides, dilations)
     wanted = view.attr("output_shape") or []
     begin: list[Dim] = []
     end: list[Dim] = []

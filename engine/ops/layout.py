@@ -29,7 +29,6 @@ from engine.ops.shape import (
     evaluate_by,
     fresh_dims,
     fresh_like,
-    keep_type,
 )
 from engine.work import CpuWork
 
@@ -260,6 +259,13 @@ def _lower_blocks(view: Lowering) -> Sequence[Stage]:
     return [copy_stage(view, [sizes[p] for p in order], [strides[p] for p in order])]
 
 
+def _infer_trilu(view: InferView) -> list[ValueType]:
+    x = view.type(0)
+    if x.shape is not None and len(x.shape) < 2:
+        raise ShapeError(f"{view.describe()}: it takes matrices")
+    return [x]
+
+
 def _lower_trilu(view: Lowering) -> Sequence[Stage]:
     shape = view.shape(0)
     diagonal = (view.dim_list(1) or [0])[0]
@@ -339,7 +345,7 @@ register(
     OpDef(
         "Trilu",
         14,
-        infer=keep_type,
+        infer=_infer_trilu,
         lower=_lower_trilu,
         dtypes=ALL,
         shape_inputs=(1,),

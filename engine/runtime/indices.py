@@ -11,6 +11,8 @@ from engine.ir import Array, Graph, Node
 from engine.plan import Plan
 
 _ALONG_AXIS = frozenset({"Gather", "GatherElements", "ScatterElements"})
+_FIRST_AXIS: Mapping[str, tuple[int, int]] = {"RoiAlign": (0, 2), "RotaryEmbedding": (1, 3)}
+"""The input whose first axis is addressed, and that of the indices; for all others 0 and 1."""
 _BY_COORDINATES = frozenset({"GatherND", "ScatterND"})
 _SAME_ELEMENTS = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 
@@ -53,17 +55,21 @@ def index_reads(plan: Plan) -> dict[str, tuple[IndexRead, ...]]:
             continue
         sizes = _sizes(plan.graph, node)
         if sizes:
-            name = _source(plan.graph, node.inputs[1], node.op_type in _ALONG_AXIS)
+            indices = node.inputs[_FIRST_AXIS.get(node.op_type, (0, 1))[1]]
+            name = _source(plan.graph, indices, node.op_type not in _BY_COORDINATES)
             found[name] = (*found.get(name, ()), IndexRead(node, sizes))
     return found
 
 
 def _sizes(graph: Graph, node: Node) -> tuple[Dim, ...]:
-    if node.op_type not in _ALONG_AXIS | _BY_COORDINATES:
+    if node.op_type not in _ALONG_AXIS | _BY_COORDINATES | _FIRST_AXIS.keys():
         return ()
-    data, indices = graph.tensor(node.inputs[0]), graph.tensor(node.inputs[1])
+    places = _FIRST_AXIS.get(node.op_type, (0, 1))
+    data, indices = (graph.tensor(node.input(p)) if node.input(p) else None for p in places)
     if data is None or indices is None or not data.shape or indices.shape is None:
         return ()
+    if node.op_type in _FIRST_AXIS:
+        return data.shape[:1]
     if node.op_type in _ALONG_AXIS:
         return (data.shape[int(node.attrs.get("axis", 0))],)
     depth = indices.shape[-1] if indices.shape else 0

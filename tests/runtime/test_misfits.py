@@ -193,6 +193,10 @@ RANKS = [
     "float[2, 3] x", "y = BitCast<to = -1>(x)",
     "float x, float[1, 3, 2] w, float[1, 3, 3] r", "y = RNN<hidden_size = 3>(x, w, r)",
     "float[2] x, float[1, 1, 3] w", "y = ConvTranspose(x, w)",
+    "float[1, 1, 5] x", "y = MaxPool<kernel_shape = [0]>(x)",
+    "float[1, 1, 5] x, float[1, 1, 2] w", "y = ConvTranspose<strides = [0]>(x, w)",
+    "float[1, 1, 5] x, float[1, 1, 2] w", "y = Conv<dilations = [0]>(x, w)",
+    "float[5] x", "y = Trilu(x)",
 ]  # fmt: skip
 
 
@@ -226,6 +230,38 @@ def test_constant_statistics_of_another_number_of_channels(device: str) -> None:
         engine.InferenceSession(model, device=device) as session,
     ):
         run(session, [(2, 3)])
+
+
+ROTARY = """<ir_version: 10, opset_import: ["": 23]>
+g (float[b, 2, l, 4] x, float[n, 2] c, int64[p, l] i) => (float y) {
+    y = RotaryEmbedding(x, c, c, i) }"""
+
+
+@pytest.mark.gpu
+def test_positions_of_one_entry_hold_for_the_whole_batch() -> None:
+    """NumPy repeats them, and a kernel would read past their end."""
+    rng = np.random.default_rng(0)
+    x, cache = (rng.standard_normal(s).astype(np.float32) for s in ((2, 2, 3, 4), (5, 2)))
+    model = onnx.parser.parse_model(ROTARY).SerializeToString()
+    results = []
+    for device in ("cpu", "gpu"):
+        with engine.InferenceSession(model, device=device) as session:
+            for count in (2, 1):
+                i = np.array([[4, 0, 2]] * count)
+                results.append(session.run(None, {"x": x, "c": cache, "i": i})[0])
+    for result in results[1:]:
+        np.testing.assert_allclose(result, results[0], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_positions_outside_of_a_cache(device: str) -> None:
+    model = onnx.parser.parse_model(ROTARY).SerializeToString()
+    with engine.InferenceSession(model, device=device) as session:
+        x, cache = np.ones((1, 2, 3, 4), np.float32), np.ones((5, 2), np.float32)
+        for wrong in (5, -6):
+            with pytest.raises(EngineError, match=f"index {wrong} is out"):
+                session.run(None, {"x": x, "c": cache, "i": np.array([[0, wrong, 1]])})
 
 
 EMPTY = [
