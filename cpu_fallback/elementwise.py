@@ -275,7 +275,9 @@ def clip(
         return input
     if len(bounds) == 1:
         return swept(np.minimum if min is None else np.maximum, spare, input, *bounds)
-    return swept(_clipped, spare, input, *bounds)
+    # of other types it makes float32
+    function = np.clip if input.dtype.isbuiltin == 1 else _clipped
+    return swept(function, spare, input, *bounds)
 
 
 def _clipped(x: Tensor, low: Tensor, high: Tensor, out: Tensor | None) -> Tensor:

@@ -219,8 +219,7 @@ def _hard(x: Tensor, alpha: float, beta: float, room: Tensor) -> Tensor:
     kind = x.dtype.type
     np.multiply(x, kind(alpha), out=room)
     np.add(room, kind(beta), out=room)
-    np.minimum(room, kind(1), out=room)
-    np.maximum(room, kind(0), out=room)
+    np.clip(room, kind(0), kind(1), out=room)
     return room
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -64,3 +65,14 @@ def test_lrn_by_hand() -> None:
     for c in range(5):
         squares = (x[:, max(0, c - 1) : c + 3].astype(np.float64) ** 2).sum(axis=1)
         np.testing.assert_allclose(got[:, c], x[:, c] / (1 + 0.125 * squares) ** 0.75, rtol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "name", ["float16", "bfloat16", "float8_e4m3fn", "int8", "uint64", "float64"]
+)
+def test_clip_keeps_its_type(name: str) -> None:
+    dtype = np.dtype(getattr(ml_dtypes, name, name))
+    x, low, high = (np.array(v).astype(dtype) for v in ([0, 1, 2, 3], 1, 2))
+    (got,) = registry.run("Clip", "", 13, {}, [x, low, high], 1)
+    assert got.dtype == dtype
+    np.testing.assert_array_equal(got.astype(int), [1, 1, 2, 2])
