@@ -9,15 +9,18 @@ from engine.dims import Dim
 from engine.ops._conv_tile import indented, join
 
 
-def strip_rows(height: int, stride: int, out_h: Dim, software: bool) -> int:
-    """Rows of a strip for a kernel of `height` rows.
+def strip_rows(stride: int, out_h: Dim, rolled: bool) -> int:
+    """Rows of a strip.
 
-    Twice as many load high kernels' pixels a third less often; a driver takes as much longer.
+    The higher it is, the fewer pixels belong to two strips. A GPU needs many strips to be busy;
+    rolled ones, for software, are high, and as high as each other.
     """
     if out_h == 1:
         return 1
-    rows = (8 if software and height >= 5 else 4) // stride
-    return min(rows, out_h) if software and isinstance(out_h, int) and out_h else rows
+    rows = (16 if rolled else 4) // stride
+    if not rolled or not isinstance(out_h, int) or not out_h:
+        return rows
+    return -(-out_h // -(-out_h // rows))
 
 
 @dataclass(frozen=True)

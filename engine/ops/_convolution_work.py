@@ -178,7 +178,7 @@ def depthwise_gpu(view: NodeView, geo: Geometry) -> GpuWork:
     out_d, out_h, out_w = integers(win.out)
     _, step_h, step_w = win.strides
     known = max(height, width) <= 5 and max(step_h, step_w) <= 2
-    rows = strip_rows(height, step_h, out_h, view.target.software) if known else 1
+    rows = strip_rows(step_h, out_h, view.target.software) if known else 1
     columns = 4 if rows > 1 or not known else 8
     (planes,) = integers((geo.batch * geo.group * geo.group_out * out_d,))
     strips = ceil_to(planes * -(-out_h // rows) * -(-out_w // columns), LANES)

@@ -315,9 +315,10 @@ def _strips(win: Windows, planes: Dim, software: bool) -> list[tuple[Strip, tupl
         and max(win.dilations[1:]) == 1
     ):
         return [(Strip(1, 4), ())]
-    rows = strip_rows(height, strides[0], win.out[1], software)
+    rolled = software and win.kernel[0] == win.size[0] == win.out[0] == 1 and win.out[1] != 1
+    rows = strip_rows(strides[0], win.out[1], rolled)
     strip = Strip(rows, 4 if rows > 1 else 8, (height, width), (strides[0], strides[1]))
-    strip = replace(strip, edge_rows=win.edges(rows, axis=1), singles=software)
+    strip = replace(strip, edge_rows=win.edges(rows, axis=1), singles=software, rolled=rolled)
     whole, pad = divisible(win.out[2], 4), win.begin[2]
     if software and software_columns(win.out[2]) == 7 and whole.known is False:
         strip = replace(strip, columns=7)
@@ -325,7 +326,7 @@ def _strips(win: Windows, planes: Dim, software: bool) -> list[tuple[Strip, tupl
     if isinstance(pad, int):
         fours = replace(strip, wide=True, lead=pad % 4)
         guards = (whole, divisible(win.size[2], 4))
-        eights = planes * ceildiv(win.out[1], rows) * ceildiv(win.out[2], 8)
+        eights = planes * ceildiv(win.out[1], 4 // strides[0]) * ceildiv(win.out[2], 8)
         many = (*guards, at_least(eights, 4096), at_least(win.out[2], 16))
         found = [(replace(fours, columns=8), many), (fours, guards), *found]
     return [
@@ -340,10 +341,7 @@ def _depthwise(view: Lowering, geo: Geometry) -> Stage:
         tensors["b"] = view.node.inputs[2]
     planes = geo.batch * geo.group * geo.group_out * win.out[0]
     calls = []
-    flat = win.kernel[0] == win.size[0] == win.out[0] == 1
     for strip, guards in _strips(win, planes, view.target.software):
-        rolled = view.target.software and flat and strip.kernel is not None and strip.rows > 1
-        strip = replace(strip, rolled=rolled)
         tiles_w = ceildiv(win.out[2], strip.columns)
         tiles_h = ceildiv(win.out[1], strip.rows)
         count = planes * tiles_h * tiles_w
@@ -363,7 +361,7 @@ def _depthwise(view: Lowering, geo: Geometry) -> Stage:
                 tensors,
                 params,
                 linear(count),
-                flags=frozenset(["BIAS"] * bias + ["ROLLED"] * rolled),
+                flags=frozenset(["BIAS"] * bias + ["ROLLED"] * strip.rolled),
                 text={"START": strip.start(), "TAPS": strip.taps(), "STORE": strip.store()},
                 trips=trips_of(geo),
                 when=guards,
