@@ -32,7 +32,7 @@ class Tile:
 
     def loop_start(self, start: str) -> str:
         """Where a loop over the input starts."""
-        return loop_start(start, self.rolled)
+        return loop_start(start, "workgroup.x" if self.rolled else "")
 
     @property
     def builtins(self) -> str:

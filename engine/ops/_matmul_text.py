@@ -213,7 +213,7 @@ def _taken(tile: Tile, operand: str, value: str, kind: str, index: int) -> str:
 def _loops(tile: Tile) -> Iterator[str]:
     parts = tile.shares
     first, step = ("0u", "4u") if not tile.shared else ("share * 4u", f"{4 * parts}u")
-    first = loop_start(first, tile.rolled)
+    first = loop_start(first, "group.x" if tile.rolled else "")
     whole = "params.inner" if tile.inner_by_four else "whole"
     if not tile.inner_by_four:
         yield "let whole = params.inner / 4u * 4u;"
@@ -222,7 +222,7 @@ def _loops(tile: Tile) -> Iterator[str]:
     yield "}"
     if not tile.inner_by_four:
         first, step = ("whole", "1u") if not tile.shared else ("whole + share", f"{parts}u")
-        first = loop_start(first, tile.rolled)
+        first = loop_start(first, "group.x" if tile.rolled else "")
         yield f"for (var k = {first}; k < params.inner; k += {step}) {{"
         yield from _indent(_block(tile, 1))
         yield "}"
