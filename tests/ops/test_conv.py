@@ -91,6 +91,7 @@ def part_of(oracle: Any, start: int, size: Sequence[int]) -> Any:
 
 
 CONV = [
+    conv((1, 4, 7, 8), (4, 1, 3, 3), group=4, bias=False),
     conv((1, 3, 7, 9), (5, 3, 3, 3), pads=[1, 1, 1, 1]),
     conv((2, 8, 13, 16), (16, 8, 3, 3), pads=[1, 0, 2, 1]),
     conv((1, 4, 17, 41), (9, 4, 5, 3), strides=[2, 2]),
@@ -248,6 +249,7 @@ FOR_SOFTWARE = [
         conv((2, 5, 11, width), (5, 1, size, 3), group=5, pads=[1] * 4, strides=[step, 1])
         for width, size, step in ((8, 3, 1), (9, 5, 1), (12, 3, 2), (7, 4, 2), (8, 1, 1))
     ),
+    conv((1, 4, 7, 8), (4, 1, 3, 3), group=4, bias=False),
     conv((1, 3, 4, 5, 8), (6, 1, 2, 3, 3), group=3, pads=[0, 1, 1, 1, 1, 1]),
     transposed((1, 5, 4, 6), (5, 11, 3, 3), strides=[2, 2]),
 ]
