@@ -306,16 +306,21 @@ def tensor_scatter(
 ) -> Tensor:
     """`past_cache` with `update` written along `axis` from write_indices[batch] on.
 
-    Raises: ValueError for an unknown mode or an update past the end in mode "linear".
-    Source: ONNX TensorScatter-24.
+    Raises: ValueError for an unknown mode, an update past the end in mode "linear", or operands
+        that differ in more than the length. Source: ONNX TensorScatter-24.
     """
     if mode not in ("linear", "circular"):
         raise ValueError(f"mode {mode!r} is neither linear nor circular")
     axis %= past_cache.ndim
     if axis == 0:
         raise ValueError("TensorScatter along the batch dimension is not defined")
-    capacity, length = past_cache.shape[axis], update.shape[axis]
+    sizes = [(*x.shape[:axis], *x.shape[axis + 1 :]) for x in (past_cache, update)]
     starts = np.zeros(past_cache.shape[0], np.int64) if write_indices is None else write_indices
+    if sizes[0] != sizes[1] or starts.shape != past_cache.shape[:1]:
+        raise ValueError(
+            f"an update {update.shape} at {starts.shape} does not fit {past_cache.shape}"
+        )
+    capacity, length = past_cache.shape[axis], update.shape[axis]
     positions = starts.astype(np.int64)[:, None] + np.arange(length)
     if mode == "circular":
         positions %= max(capacity, 1)

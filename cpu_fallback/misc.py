@@ -86,11 +86,13 @@ def reverse_sequence(
 ) -> Tensor:
     """`x` with the first sequence_lens[b] steps of each batch entry in reverse order.
 
-    Raises: ValueError unless the two axes are 0 and 1, and for lengths out of range.
-    Source: ONNX ReverseSequence-28.
+    Raises: ValueError unless the two axes are 0 and 1, for lengths out of range, or more or fewer
+        of them than batch entries. Source: ONNX ReverseSequence-28.
     """
     if {batch_axis, time_axis} != {0, 1}:
         raise ValueError(f"batch_axis {batch_axis} and time_axis {time_axis} must be 0 and 1")
+    if sequence_lens.shape != (x.shape[batch_axis],):
+        raise ValueError(f"lengths of shape {sequence_lens.shape} do not fit {x.shape}")
     steps = x.shape[time_axis]
     if np.any((sequence_lens < 0) | (sequence_lens > steps)):
         raise ValueError(f"sequence_lens {sequence_lens.tolist()} for {steps} steps")

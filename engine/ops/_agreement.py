@@ -245,6 +245,23 @@ def _roi_align(view: NodeView) -> Iterator[Guard]:
     yield from _alike(view, view.shape(2), (count,))
 
 
+def _reverse_sequence(view: NodeView) -> Iterator[Guard]:
+    """A length for each entry; those that are constant are no longer than there are steps."""
+    x, lengths = view.shape(0), view.const(1)
+    yield from _alike(view, view.shape(1), (x[int(view.attr("batch_axis", 1))],))
+    if lengths is not None and lengths.size:
+        yield dims.at_least(x[int(view.attr("time_axis", 0))], int(lengths.max()))
+
+
+def _tensor_scatter(view: NodeView) -> Iterator[Guard]:
+    """An update is like the cache but in length, and is written at one place for each entry."""
+    cache, update = view.shape(0), view.shape(1)
+    axis = view.axis(len(cache), -2)
+    yield from _alike(view, cache, (*update[:axis], cache[axis], *update[axis + 1 :]))
+    if view.has(2):
+        yield from _alike(view, view.shape(2), cache[:1])
+
+
 def _max_unpool(view: NodeView) -> Iterator[Guard]:
     yield from _alike(view, view.shape(0), view.shape(1))
 
@@ -285,10 +302,12 @@ _RULES: dict[str, Rule] = {
     "RMSNormalization": _normalization,
     "RNN": _recurrent,
     "Resize": _resize,
+    "ReverseSequence": _reverse_sequence,
     "RotaryEmbedding": _rotary,
     "RoiAlign": _roi_align,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
     "SpaceToDepth": _blocks,
     "Split": _split,
+    "TensorScatter": _tensor_scatter,
 }

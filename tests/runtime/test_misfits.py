@@ -148,6 +148,24 @@ CASES: list[tuple[str, str, Shapes, list[Shapes]]] = [
         ],
     ),
     (
+        "float[n, t, 2] x",
+        "i = Constant<value = int64[2] {1, 2}>() "
+        "y = ReverseSequence<batch_axis = 0, time_axis = 1>(x, i)",
+        [(2, 3, 2)],
+        [[(3, 3, 2)], [(1, 3, 2)], [(2, 1, 2)]],
+    ),
+    (
+        "float[b, n, c] x, float[d, m, e] u",
+        "i = Constant<value = int64[2] {1, 0}>() y = TensorScatter(x, u, i)",
+        [(2, 4, 3), (2, 2, 3)],
+        [
+            [(2, 4, 3), (1, 2, 3)],
+            [(3, 4, 3), (3, 2, 3)],
+            [(2, 4, 3), (2, 2, 1)],
+            [(2, 4, 3), (2, 5, 3)],
+        ],
+    ),
+    (
         "float[1, 1, n, 2] x",
         "i = Constant<value = int64[1, 1, 2, 2] {0, 2, 8, 10}>() "
         "y = MaxUnpool<kernel_shape = [2, 2], strides = [2, 2]>(x, i)",
@@ -171,7 +189,7 @@ def run(session: engine.InferenceSession, shapes: Shapes) -> list[Any]:
 def test_misfits_are_errors(case: tuple[str, str, Shapes, list[Shapes]]) -> None:
     inputs, body, good, bad = case
     model = onnx.parser.parse_model(
-        f'<ir_version: 9, opset_import: ["": 23]> g ({inputs}) => (float y) {{ {body} }}'
+        f'<ir_version: 9, opset_import: ["": 24]> g ({inputs}) => (float y) {{ {body} }}'
     ).SerializeToString()
     with (
         engine.InferenceSession(model, device="cpu") as cpu,
