@@ -39,6 +39,14 @@ def test_threads_work_at_the_same_time(count: int) -> None:
     threads.run(range(count), lambda _: meeting.wait())
 
 
+@pytest.mark.parametrize(("size", "count"), [(1000, 8), (1000, 7), (64, 2), (33, 1), (1000, 3)])
+def test_blocks_end_where_blas_has_no_edge(size: int, count: int) -> None:
+    found = products.spans(size, count, products._STEP)
+    assert [s.start for s in found] == [0, *(s.stop for s in found[:-1])] and len(found) == count
+    assert found[-1].stop == size and all(s.stop > s.start for s in found)
+    assert all(s.stop % products._STEP == 0 for s in found[:-1])
+
+
 def test_an_error_in_a_piece_reaches_the_caller(count: int) -> None:
     def work(piece: int) -> None:
         if piece == 3:
