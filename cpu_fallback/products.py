@@ -93,6 +93,6 @@ def blocks(shape: tuple[int, ...], inner: int, itemsize: int) -> tuple[int, tupl
 
 
 def spans(size: int, count: int, step: int = 1) -> list[slice]:
-    """`count` slices of about the same length, which but for the last end at multiples of `step`."""
+    """`count` slices of about the same length; all but the last end at multiples of `step`."""
     ends = [size * i // count // step * step for i in range(count)]
     return [slice(*pair) for pair in itertools.pairwise([*ends, size])]

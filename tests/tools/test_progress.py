@@ -115,7 +115,7 @@ def at_a_terminal(arguments: Sequence[str], cache: Path) -> tuple[str, str]:
 def test_a_person_at_a_terminal_sees_what_takes_time(tmp_path: Path) -> None:
     path = tmp_path / "affine.onnx"
     onnx.save(parse(AFFINE), path)
-    out, shown = at_a_terminal(["run", str(path), "--device", "gpu"], tmp_path / "cache")
+    out, shown = at_a_terminal(["run", str(path), "--device", "auto"], tmp_path / "cache")
     assert out.startswith("affine.onnx on ") and "\x1b" not in out
     assert "loading the model: calibrating, once: measuring the speed of" in shown
     assert "running" in shown
