@@ -48,6 +48,8 @@ def test_faults_in_a_trained_model_are_found(
         found = compare(setup, feeds, folder=tmp_path / "pass").finding
     assert found is not None and (found.kind, found.blame) == ("pass", "fold_batchnorm")
     assert found.alone and "BatchNormalization" in " ".join(found.origin)
+    said = [note for note in found.notes if note.startswith("fold_batchnorm says: ")]
+    assert len(said) == 1 and f"{found.differences[0].name!r} folded into" in said[0]
 
 
 def test_the_operators_of_the_onnx_suite_raise_no_alarm() -> None:

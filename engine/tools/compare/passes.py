@@ -304,8 +304,9 @@ def _applied(finding: Finding, session: InferenceSession) -> Finding:
     """What the pass says that it did to the nodes of the finding."""
     changes = session.explain().changes.get(finding.blame)
     lines = changes.applied if changes is not None else ()
-    names = [name.split("(")[0] for name in finding.origin if name]
-    about = [line for line in lines if any(name in line for name in (*names, *finding.origin))]
+    names = {name.split("(")[0] for name in finding.origin if name} | set(finding.origin)
+    names |= {difference.name for difference in finding.differences}
+    about = [line for line in lines if any(repr(name) in line for name in names)]
     return finding.note(*(f"{finding.blame} says: {line}" for line in (about or list(lines))[:4]))
 
 
