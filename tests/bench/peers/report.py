@@ -139,7 +139,10 @@ def _header(first: Result) -> list[str]:
         f"- Machine: {found['processor']}, {found['cores']} cores, {found.get('memory', '')}; "
         f"{found['system']}; load before the run {found.get('load', 'unknown')}",
         f"- GPU: {first['adapter']}"
-        + ("; a CPU in truth: times rank engines otherwise than a GPU does" * first["software"]),
+        + (
+            "; a CPU in truth: times rank engines otherwise than a GPU does. No real GPU was at "
+            "hand; `tests/on_device.sh` reports on one" * first["software"]
+        ),
         "- Versions: " + ", ".join(f"{k} {v}" for k, v in first["versions"].items()),
         f"- Date: {first['date']}",
         f"- Method: a process for each engine and model, {threads} threads each, batch 1, float32. "
