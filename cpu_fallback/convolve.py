@@ -24,7 +24,6 @@ from cpu_fallback.windows import Windows
 FEW_OUTPUTS = 8
 """Up to so many outputs of a group, adding products of taps beats copying taps."""
 MIN_TAP_CHANNELS = 8
-MAX_PHASES = 16
 MAX_TAPS = 128
 
 

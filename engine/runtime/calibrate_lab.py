@@ -151,7 +151,7 @@ class Lab:
         self.device = device
         self.profile = profile
         self.constants = None if device is None else ConstantStore(device)
-        self.is_software = device is not None and device.info.kind == "CPU"
+        self.is_software = device is not None and device.info.is_software
 
     def times_of_ns(self, *calls: Callable[[], object]) -> list[int]:
         """The times of calls that take turns: the usual ones in CPU time, or the shortest."""

@@ -137,8 +137,8 @@ class InferenceSession:
     def _whole(self) -> Graph:
         """The model's graph. Raises: ModelError if its file is another one by now."""
         if self._model is None:
-            found = start.identity(self._source, self._made_at)
-            if self._identity is not None and found != self._identity:
+            known = self._identity
+            if known is not None and start.identity(self._source, self._made_at) != known:
                 raise ModelError(f"{self._source!r} has changed since this session was made")
             from engine.importer import load_model
 

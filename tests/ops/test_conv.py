@@ -488,18 +488,24 @@ WINOGRAD = [
 ]
 
 
-@pytest.mark.gpu
-@pytest.mark.parametrize("size", sorted(winograd.POINTS))
-@pytest.mark.parametrize("case", WINOGRAD, ids=case_id)
-def test_winograd(case: OpCase, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
+def winograd_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of tiles that are lowered from now on."""
+    made: list[int] = []
+    plain = winograd.stages
 
     def stages(*args: Any) -> Any:
         made.append(args[2])
         return plain(*args)
 
-    plain = winograd.stages
     monkeypatch.setattr(winograd, "stages", stages)
+    return made
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", sorted(winograd.POINTS))
+@pytest.mark.parametrize("case", WINOGRAD, ids=case_id)
+def test_winograd(case: OpCase, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = winograd_sizes(monkeypatch)
     monkeypatch.setattr(targets, "is_software", lambda kind: True)
     monkeypatch.setattr(
         winograd, "best_size", lambda view, geo: size * winograd.fits(view, geo, size)
@@ -537,14 +543,7 @@ def test_few_tiles_are_rows_of_the_product() -> None:
 @pytest.mark.parametrize("nbytes", [1, 20000, 1 << 22])
 @pytest.mark.parametrize("case", WINOGRAD[:3], ids=case_id)
 def test_winograd_of_open_sizes(case: OpCase, nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = []
-
-    def stages(*args: Any) -> Any:
-        made.append(args[2])
-        return plain(*args)
-
-    plain = winograd.stages
-    monkeypatch.setattr(winograd, "stages", stages)
+    made = winograd_sizes(monkeypatch)
     monkeypatch.setattr(winograd, "BAND_NBYTES", nbytes)
     monkeypatch.setattr(targets, "is_software", lambda kind: True)
     monkeypatch.setattr(winograd, "best_size", lambda view, geo: 4 * winograd.fits(view, geo, 4))
