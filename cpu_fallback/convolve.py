@@ -184,6 +184,8 @@ def _by_columns(sizes: Sizes) -> Compute:
     parts = pieces(group, win.out[0], (inner + each) * math.prod(win.out[1:]) * dtype.itemsize)
     cuts = [_cut(sizes, image, *part) for image in range(batch) for part in parts]
     multiply = np.matmul if len(cuts) > 1 else product
+    windows = batch * group * math.prod(win.out) // len(cuts)
+    each_ns = threads.about_ns(2 * windows * inner * each, 2 * windows * inner * dtype.itemsize)
 
     def compute(x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor, memo: Memo) -> None:
         images = x.reshape(batch, group, channels, *win.size)
@@ -201,7 +203,7 @@ def _by_columns(sizes: Sizes) -> Compute:
         if len(cuts) == 1:
             work(cuts[0])
         else:
-            threads.run(cuts, work)
+            threads.run(cuts, work, each_ns)
 
     return compute
 
@@ -239,6 +241,8 @@ def _by_taps(sizes: Sizes) -> Compute:
     lay = layout(win)
     parts = pieces(group, win.out[0], (2 * each + channels) * lay.row * dtype.itemsize)
     cuts = [*itertools.product(range(batch), parts)]
+    sums = batch * group * each * math.prod(win.out) * math.prod(win.kernel) // len(cuts)
+    each_ns = threads.about_ns(2 * sums * channels, 3 * sums * dtype.itemsize)
 
     def compute(x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor, memo: Memo) -> None:
         images = x.reshape(batch, group, channels, *win.size)
@@ -261,7 +265,7 @@ def _by_taps(sizes: Sizes) -> Compute:
                     np.add(total, more, out=total)
             _store(whole[image, at, :, rows], sums, None if added is None else added[at], lay)
 
-        threads.run(cuts, work)
+        threads.run(cuts, work, each_ns)
 
     return compute
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cpu_fallback import threads
 from cpu_fallback.convolve_pieces import Compute, Sizes, pieces, scratch
 from cpu_fallback.planes import Span, span
 from cpu_fallback.registry import Memo, Tensor
@@ -57,7 +56,8 @@ def depthwise(sizes: Sizes) -> Compute:
             if bias is not None:
                 np.add(out, bias[at, None], out=out)
 
-        threads.run(cuts, work)
+        for cut in cuts:
+            work(cut)
 
     return compute
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from cpu_fallback import threads
 from cpu_fallback.elementwise import fitting, is_short_float, swept, widened
 from cpu_fallback.numeric import erf as exact_erf
 from cpu_fallback.registry import Tensor, cpu_op
@@ -63,11 +62,8 @@ def in_blocks(function: Callable[[Tensor], Any], x: Tensor) -> Tensor:
         return np.asarray(function(x))
     flat = np.ascontiguousarray(x).reshape(-1)
     out = np.empty_like(flat)
-
-    def work(at: slice) -> None:
+    for at in _blocks(flat.size):
         out[at] = function(flat[at])
-
-    threads.run(_blocks(flat.size), work)
     return out.reshape(x.shape)
 
 
@@ -97,11 +93,8 @@ def in_room(formula: Formula, x: Tensor, spare: Tensor | None) -> Tensor:
     out = fitting(spare, x) if source is x else None
     out = np.empty_like(source) if out is None else out
     flat, target = source.reshape(-1), out.reshape(-1)
-
-    def work(at: slice) -> None:
+    for at in _blocks(flat.size):
         formula(flat[at], np.empty_like(flat[at]), target[at])
-
-    threads.run(_blocks(flat.size), work)
     return out
 
 

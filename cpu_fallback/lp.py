@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpu_fallback import threads
 from cpu_fallback.misc import positive_axis
 from cpu_fallback.numeric import wide
 from cpu_fallback.products import spans
 from cpu_fallback.registry import Tensor, cpu_op
-from cpu_fallback.sweeps import PIECE
+from cpu_fallback.sweeps import CACHED
 
 
 @cpu_op("LRN", since=1)
@@ -27,7 +26,7 @@ def lrn(
     before = (size - 1) // 2
     out = np.empty_like(values)
 
-    def work(at: slice) -> None:
+    for at in spans(channels, max(1, min(channels, x.size // CACHED))):
         first, last = max(0, at.start - before), min(channels, at.stop + size // 2)
         squares = np.square(values[:, first:last])
         total = np.empty_like(values[:, at])
@@ -40,7 +39,6 @@ def lrn(
         total += kind(bias)
         np.divide(values[:, at], _power(total, beta), out=out[:, at])
 
-    threads.run(spans(channels, max(1, min(channels, x.size // PIECE))), work)
     return out.astype(x.dtype, copy=False)
 
 

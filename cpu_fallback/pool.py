@@ -9,11 +9,10 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from cpu_fallback import threads
 from cpu_fallback.numeric import integer_range, is_integer, wide
 from cpu_fallback.products import spans
 from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
-from cpu_fallback.sweeps import PIECE
+from cpu_fallback.sweeps import CACHED
 from cpu_fallback.windows import WindowAttributes, Windows, windows
 
 
@@ -86,8 +85,9 @@ def _by_axis(x: Tensor, steps: _Steps, join: np.ufunc, outside: float | int) -> 
 
     axis = 0 if x.shape[0] > 1 else 1
     lead = (slice(None),) * axis
-    count = min(x.shape[axis], max(1, x.size // PIECE))
-    threads.run([(*lead, at) for at in spans(x.shape[axis], count)], work)
+    count = min(x.shape[axis], max(1, x.size // CACHED))
+    for at in spans(x.shape[axis], count):
+        work((*lead, at))
     return out
 
 

@@ -11,11 +11,9 @@ import numpy as np
 from cpu_fallback import threads
 from cpu_fallback.registry import Tensor
 
-MIN_BLOCK_NS = 250_000
+MIN_BLOCK_NS = 300_000
 """Blocks take at least so long: BLAS packs operands for each, so that two cost 10 % and 16 30 %."""
 MAX_BLOCKS = 8
-_FLOPS_PER_NS = 100
-_BYTES_PER_NS = 8
 _LEAST = 32
 """Rows or columns of a block."""
 _STEP = 16
@@ -48,7 +46,8 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None, bias: Tensor | None
         )
 
     sizes = (out.shape[axis] if out.ndim > 2 else 1, *out.shape[-2:])
-    threads.run([*itertools.product(*map(spans, sizes, counts, (1, _STEP, _STEP)))], work)
+    pieces = [*itertools.product(*map(spans, sizes, counts, (1, _STEP, _STEP)))]
+    threads.run(pieces, work, MIN_BLOCK_NS)
     return out
 
 
@@ -76,7 +75,7 @@ def blocks(shape: tuple[int, ...], inner: int, itemsize: int) -> tuple[int, tupl
     rows, columns = shape[-2:]
     axis = max(range(len(shape) - 2), key=shape.__getitem__, default=-1) - len(shape)
     touched = math.prod(shape[:-2]) * (rows * inner + inner * columns + rows * columns)
-    ns = 2 * math.prod(shape) * inner // _FLOPS_PER_NS + touched * itemsize // _BYTES_PER_NS
+    ns = threads.about_ns(2 * math.prod(shape) * inner, touched * itemsize)
     count = min(MAX_BLOCKS, ns // MIN_BLOCK_NS)
     if count < 2:
         return axis, (1, 1, 1)

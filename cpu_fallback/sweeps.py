@@ -10,10 +10,12 @@ from cpu_fallback import threads
 from cpu_fallback.products import spans
 from cpu_fallback.registry import Tensor
 
-MIN_SWEPT = 1 << 17
+MIN_SWEPT = 1 << 20
 """Elements from which on threads pay."""
-PIECE = 1 << 16
+PIECE = 1 << 19
 """Elements of a piece."""
+CACHED = 1 << 16
+"""Elements that stay in a core's cache with what is computed of them, pass after pass."""
 
 
 def parts(shape: tuple[int, ...], whole: int | None = None) -> list[tuple[slice, ...]] | None:
@@ -47,5 +49,5 @@ def sweep(function: Callable[..., Any], out: Tensor, *operands: Tensor) -> Tenso
             pieces.append(x[cut[rank - x.ndim :]] if cuttable else x)
         function(*pieces, out=out[cut])
 
-    threads.run(cuts, work)
+    threads.run(cuts, work, threads.about_ns(0, (len(operands) + 1) * out.nbytes // len(cuts)))
     return out

@@ -3,8 +3,10 @@
 OpenBLAS speeds up nothing but products, and its threads wait for the next one by spinning, which
 takes the cores from everything else. So it is told to use one thread while a call runs (`alone`),
 and convolutions, products and passes over large arrays are cut into pieces for threads of ours:
-NumPy gives up the interpreter's lock inside. Pieces depend on sizes only, so results are the same
-with any number of threads.
+NumPy gives up the interpreter's lock inside. To get it back costs 10 to 25 us where another thread
+has it, and to wake a thread 50: two threads that call NumPy for 10 us at a time are slower than
+one. So only long pieces are shared out. Pieces depend on sizes only, so results are the same with
+any number of threads.
 
 The number is OpenBLAS's own: OPENBLAS_NUM_THREADS, OMP_NUM_THREADS, the cores that the process may
 use, or what threadpoolctl set. With another BLAS there is one thread here, and as many as it likes
@@ -30,6 +32,12 @@ _T = TypeVar("_T")
 
 MAX_THREADS = 16
 """More would wait for the interpreter's lock, most of the time."""
+MIN_PIECE_NS = 150_000
+"""Shorter pieces are not shared out."""
+MIN_SHARED_NS = 600_000
+"""Nor is less work in all."""
+_FLOPS_PER_NS = 100
+_BYTES_PER_NS = 8
 _PTHREADS = 1
 """What OpenBLAS says of itself if its threads are not those of OpenMP."""
 _NAMES = (("scipy_", "64_"), ("", "64_"), ("", ""))
@@ -190,10 +198,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forked)
 
 
-def run(pieces: Sequence[_T], work: Callable[[_T], object]) -> None:
-    """`work` of every piece, in any order, on all threads. Raises: what a piece raises."""
+def about_ns(flops: int, nbytes: int) -> int:
+    """How long a piece of work takes a core, roughly: products, and bytes read and written."""
+    return flops // _FLOPS_PER_NS + nbytes // _BYTES_PER_NS
+
+
+def run(pieces: Sequence[_T], work: Callable[[_T], object], each_ns: int) -> None:
+    """`work` of every piece, in any order: on all threads if a piece takes long enough.
+
+    each_ns: how long one takes, about. Raises: what a piece raises.
+    """
+    short = each_ns < MIN_PIECE_NS or each_ns * len(pieces) < MIN_SHARED_NS
     with alone as threads:
-        if threads < 2 or len(pieces) < 2:
+        if short or threads < 2 or len(pieces) < 2:
             for piece in pieces:
                 work(piece)
             return

@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from cpu_fallback import elementwise, elementwise_unary, pool, registry, sweeps
+from cpu_fallback import elementwise, elementwise_unary, lp, pool, registry, sweeps
 
 CASES: list[tuple[str, list[tuple[int, ...]], dict[str, Any]]] = [
     ("Add", [(1, 7, 9, 5), (1, 7, 9, 5)], {}),
@@ -47,8 +47,9 @@ def test_pieces(
     (whole,) = registry.run(op_type, "", 22, attrs, inputs, 1)
     for module in (sweeps, elementwise):
         monkeypatch.setattr(module, "MIN_SWEPT", 2)
-    for module in (sweeps, pool):
-        monkeypatch.setattr(module, "PIECE", 10)
+    monkeypatch.setattr(sweeps, "PIECE", 10)
+    for module in (pool, lp):
+        monkeypatch.setattr(module, "CACHED", 10)
     monkeypatch.setattr(elementwise_unary, "BLOCK", 7)
     (pieces,) = registry.run(op_type, "", 22, attrs, inputs, 1)
     assert pieces.dtype == whole.dtype == dtype

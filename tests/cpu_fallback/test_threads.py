@@ -18,25 +18,27 @@ def count(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     held = {"threads": request.param}
     blas = threads._Blas(lambda: held["threads"], lambda n: held.update(threads=n))
     monkeypatch.setattr(threads, "_blas", lambda: blas)
+    monkeypatch.setattr(threads, "MIN_PIECE_NS", 0)
+    monkeypatch.setattr(threads, "MIN_SHARED_NS", 0)
     return int(request.param)
 
 
 def test_every_piece_is_worked_on_once(count: int) -> None:
     done: list[int] = []
-    threads.run(range(100), done.append)
+    threads.run(range(100), done.append, 1)
     assert sorted(done) == list(range(100))
 
 
 def test_pieces_may_have_pieces(count: int) -> None:
     done: list[tuple[int, int]] = []
-    threads.run(range(6), lambda a: threads.run(range(4), lambda b: done.append((a, b))))
+    threads.run(range(6), lambda a: threads.run(range(4), lambda b: done.append((a, b)), 1), 1)
     assert sorted(done) == [(a, b) for a in range(6) for b in range(4)]
 
 
 def test_threads_work_at_the_same_time(count: int) -> None:
     """Each piece waits for all others: one thread after the other would never end."""
     meeting = threading.Barrier(count, timeout=20)
-    threads.run(range(count), lambda _: meeting.wait())
+    threads.run(range(count), lambda _: meeting.wait(), 1)
 
 
 @pytest.mark.parametrize(("size", "count"), [(1000, 8), (1000, 7), (64, 2), (33, 1), (1000, 3)])
@@ -54,13 +56,13 @@ def test_an_error_in_a_piece_reaches_the_caller(count: int) -> None:
 
     for _ in range(3):
         with pytest.raises(ValueError, match="piece 3"):
-            threads.run(range(8), work)
-    threads.run(range(8), lambda _: None)
+            threads.run(range(8), work, 1)
+    threads.run(range(8), lambda _: None, 1)
 
 
 def test_floating_point_warnings_stay_silent(count: int) -> None:
     with np.errstate(all="ignore"):
-        threads.run(range(8), lambda _: np.float32(1) / np.zeros(4, np.float32))
+        threads.run(range(8), lambda _: np.float32(1) / np.zeros(4, np.float32), 1)
 
 
 def test_blas_gets_its_threads_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,7 +79,7 @@ def test_without_a_known_blas_there_is_one_thread(monkeypatch: pytest.MonkeyPatc
     with threads.alone as found:
         assert found == 1
     workers = set()
-    threads.run(range(5), lambda _: workers.add(threading.get_ident()))
+    threads.run(range(5), lambda _: workers.add(threading.get_ident()), 1)
     assert workers == {threading.get_ident()}
 
 
