@@ -1,6 +1,6 @@
 """Ways to compute a convolution in NumPy: products through BLAS, taps where there is no sum.
 
-Each works in pieces that fit a core's cache, on all threads.
+Each works in pieces that fit a core's cache; products of long ones on all threads.
 """
 
 from __future__ import annotations
