@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import ml_dtypes
@@ -51,6 +52,18 @@ def element_type(number: int) -> np.dtype[Any]:
     if number not in ELEMENT_TYPES:
         raise ValueError(f"{number} is not a TensorProto.DataType with a tensor type")
     return ELEMENT_TYPES[number]
+
+
+def distinct_axes(axes: Iterable[int], rank: int) -> list[int]:
+    """Axes counted from the front. Raises: ValueError if one is outside or given twice."""
+    given = [int(a) for a in axes]
+    for axis in given:
+        if not -rank <= axis < rank:
+            raise ValueError(f"axis {axis} is outside [-{rank}, {rank})")
+    found = [axis % rank for axis in given]
+    if len(set(found)) < len(found):
+        raise ValueError(f"axes {given} name one axis twice")
+    return found
 
 
 def is_integer(dtype: np.dtype[Any]) -> bool:

@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from cpu_fallback.numeric import distinct_axes
 from cpu_fallback.registry import Tensor, cpu_op
 
 
@@ -26,7 +27,10 @@ def pad(
     """
     amounts = [(0, 0)] * data.ndim
     where = list(range(data.ndim)) if axes is None else [int(v) for v in axes.reshape(-1)]
+    where = distinct_axes(where, data.ndim)
     values = [int(v) for v in pads.reshape(-1)]
+    if len(values) != 2 * len(where):
+        raise ValueError(f"{len(values)} pads for {len(where)} axes")
     for k, axis in enumerate(where):
         amounts[axis] = (values[k], values[k + len(where)])
     for size, (before, after) in zip(data.shape, amounts, strict=True):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cpu_fallback.numeric import integer_range, is_integer, wide
+from cpu_fallback.numeric import distinct_axes, integer_range, is_integer, wide
 from cpu_fallback.registry import Tensor, cpu_op
 
 _MATRIX_SIZE = 512
@@ -66,7 +66,9 @@ def resize(
     if coordinate_transformation_mode not in COORDINATE_MODES:
         raise ValueError(f"unknown coordinate mode {coordinate_transformation_mode!r}")
     crop = coordinate_transformation_mode == "tf_crop_and_resize"
-    plan = resized_axes(x.shape, roi, scales, sizes, axes, keep_aspect_ratio_policy)
+    plan = resized_axes(
+        x.shape, roi if crop else None, scales, sizes, axes, keep_aspect_ratio_policy
+    )
     if not crop:
         plan = [a for a in plan if a.size != a.out or a.scale != 1]
     if any(a.size == 0 and a.out for a in plan):
@@ -100,12 +102,14 @@ def resized_axes(
 ) -> list[Axis]:
     """What happens to each axis. Raises: ValueError if the inputs do not fit the shape."""
     rank = len(shape)
-    numbers = [a % rank for a in axes] if axes is not None else list(range(rank))
+    numbers = distinct_axes(axes, rank) if axes is not None else list(range(rank))
     given = [v for v in (scales, sizes) if v is not None and v.size]
     if len(given) != 1 or given[0].size != len(numbers):
         raise ValueError("exactly one of scales and sizes is needed, an element for each axis")
     regions = [(0.0, 1.0)] * len(numbers)
     if roi is not None and roi.size:
+        if roi.shape != (2 * len(numbers),):
+            raise ValueError(f"a roi of shape {roi.shape} for {len(numbers)} axes")
         flat = [float(v) for v in roi]
         regions = list(zip(flat[: len(numbers)], flat[len(numbers) :], strict=True))
     extents = [int(shape[a]) for a in numbers]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cpu_fallback.numeric import distinct_axes
 from cpu_fallback.registry import Tensor, cpu_op
 
 
@@ -39,6 +40,11 @@ def slice_of(
     where = list(range(len(first))) if axes is None else _ints(axes)
     stride = [1] * len(first) if steps is None else _ints(steps)
     cut = [slice(None)] * data.ndim
+    if not len(first) == len(last) == len(where) == len(stride):
+        raise ValueError(
+            f"{len(first)} starts, {len(last)} ends, {len(where)} axes and {len(stride)} steps"
+        )
+    where = distinct_axes(where, data.ndim)
     for axis, start, end, step in zip(where, first, last, stride, strict=True):
         if step == 0:
             raise ValueError(f"the step of axis {axis} is 0")

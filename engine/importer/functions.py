@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx.defs import get_schema
 from onnx.inliner import inline_selected_functions
 from onnx.shape_inference import InferenceError, infer_shapes
 
 from engine.errors import ModelError
 from engine.importer.lifts import Context, graphs_of
+from engine.ops._fit import DOMAIN, FITS, OPERATOR, OUTPUTS, VERSION
 
 Kinds = frozenset[tuple[str, str]]
 """(domain, op_type) of operators."""
@@ -66,6 +68,7 @@ def _inline_some(model: ModelProto, kinds: Kinds) -> ModelProto:
         model.opset_import.append(helper.make_opsetid(_KEPT, 1))
     for node, chosen in zip(_calls(model, kinds), fit, strict=True):
         node.domain = node.domain if chosen else _KEPT
+    _require(model, kinds, context)
     model = _inline(model, kinds, needed=False)
     kept = [entry for entry in model.opset_import if entry.domain != _KEPT]
     del model.opset_import[:]
@@ -75,6 +78,34 @@ def _inline_some(model: ModelProto, kinds: Kinds) -> ModelProto:
             if node.domain == _KEPT:
                 node.domain = ""
     return model
+
+
+def _require(model: ModelProto, kinds: Kinds, context: Context) -> None:
+    """Puts a Fits in front of each call of `kinds`, as long as there is the whole operator."""
+    model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
+    for graph in graphs_of(model.graph):
+        nodes: list[NodeProto] = []
+        for node in graph.node:
+            known = context.type(node.input[0]) if (node.domain, node.op_type) in kinds else None
+            if known is not None:
+                checked = NodeProto()
+                checked.CopyFrom(node)
+                checked.op_type, checked.domain = FITS, DOMAIN
+                checked.name = node.name or node.output[0]
+                checked.output[:] = [context.fresh(node.input[0])]
+                version = get_schema(node.op_type, node.domain).since_version
+                for name, value in (
+                    (OPERATOR, node.op_type),
+                    (OUTPUTS, len(node.output)),
+                    (VERSION, version),
+                ):
+                    checked.attribute.append(helper.make_attribute(name, value))
+                graph.value_info.add(name=checked.output[0]).type.tensor_type.CopyFrom(known)
+                node.input[0] = checked.output[0]
+                nodes.append(checked)
+            nodes.append(node)
+        del graph.node[:]
+        graph.node.extend(nodes)
 
 
 def _is_for_gpu(node: NodeProto, element: int) -> bool:

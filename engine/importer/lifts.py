@@ -65,6 +65,10 @@ class Context:
             + [name for g in graphs for n in g.node for name in n.input]
         )
 
+    def type(self, name: str) -> onnx.TypeProto.Tensor | None:
+        """Element type and shape of a value, or None if they can't be told."""
+        return self._types.get(name)
+
     def rank(self, name: str) -> int | None:
         """Rank of a value, or None if it can't be told."""
         found = self._types.get(name)

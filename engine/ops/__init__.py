@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -142,6 +142,14 @@ class NodeView:
             raise ShapeError(f"{self.describe()}: axis {axis} is outside [-{rank}, {rank})")
         return axis % rank if rank else 0
 
+    def normal_axes(self, axes: Iterable[int], rank: int) -> list[int]:
+        """Axes counted from the front. Raises: ShapeError if one is outside or given twice."""
+        given = list(axes)
+        found = [self.normal_axis(int(a), rank) for a in given]
+        if len(set(found)) < len(found):
+            raise ShapeError(f"{self.describe()}: axes {given} name one axis twice")
+        return found
+
     def describe(self) -> str:
         """The node for messages: operator, name, and what its inputs look like."""
         types = ", ".join(str(self.graph.values[n].type) if n else "-" for n in self.node.inputs)
@@ -165,6 +173,18 @@ class InferView(NodeView):
         super().__init__(graph, node)
         self.fresh = fresh
         self.guards: list[Guard] = []
+
+    def require(self, guards: Iterable[Guard]) -> None:
+        """Adds conditions without which the node means nothing.
+
+        Raises: ShapeError for one that can't hold.
+        """
+        for guard in guards:
+            if guard.known is False:
+                node = self.node
+                where = f"{node.op_type} {node.name or node.key!r}"
+                raise ShapeError(f"{where}: it can't be that {guard}")
+            self.guards.append(guard)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ from engine import dims
 from engine.dims import Dim, Guard
 from engine.errors import ShapeError
 from engine.ir import Array, Shape
-from engine.ops import NodeView
+from engine.ops import InferView, NodeView, lookup
+from engine.ops._fit import alike, same
 from engine.ops._recurrence import recurrence
-from engine.ops.attention import MASK, VALID, K, Q, V, heads_of
+from engine.ops.attention import MASK, PAST_KEY, PAST_VALUE, VALID, K, Q, V, heads_of
 
 Rule = Callable[[NodeView], Iterator[Guard]]
 
@@ -28,6 +29,18 @@ def agreements(view: NodeView, elementwise: bool) -> Iterator[Guard]:
         yield from rule(view)
 
 
+def requirements(view: InferView) -> None:
+    """Gives `view` the guards on operands of an operator that others do the work of.
+
+    Raises: ShapeError for what can't hold.
+    """
+    op = lookup(view.node.op_type, view.node.since_version, view.node.domain)
+    if op is not None and op.infer is not None:
+        op.infer(view)
+    if view.node.op_type == "Attention":
+        view.require(_attention(view))
+
+
 def _not_negative(view: NodeView) -> Iterator[Guard]:
     """Windows and cropping leave nothing where sizes are too small; less than that is an error."""
     for name in view.node.writes:
@@ -36,19 +49,6 @@ def _not_negative(view: NodeView) -> Iterator[Guard]:
             lowest = dims.bounds(dim)[0]
             if lowest is None or lowest < 0:
                 yield dims.at_least(dim, 0, f"{dim} >= 0, a size that {view.describe()} gives")
-
-
-def _same(view: NodeView, a: Dim, b: Dim) -> Iterator[Guard]:
-    if a != b:
-        yield dims.equal(a, b, f"sizes {a} and {b} agree in {view.describe()}")
-
-
-def _alike(view: NodeView, a: Shape, b: Shape) -> Iterator[Guard]:
-    """Two shapes are the same. Raises: ShapeError if their ranks differ."""
-    if len(a) != len(b):
-        raise ShapeError(f"{view.describe()}: ranks {len(a)} and {len(b)} should be the same")
-    for one, other in zip(a, b, strict=True):
-        yield from _same(view, one, other)
 
 
 def _fits(view: NodeView, shape: Shape, onto: Shape) -> Iterator[Guard]:
@@ -73,7 +73,7 @@ def _broadcast(view: NodeView) -> Iterator[Guard]:
 
 def _matmul(view: NodeView) -> Iterator[Guard]:
     a, b, out = view.shape(0), view.shape(1), view.out_shape()
-    yield from _same(view, a[-1], b[-2] if len(b) > 1 else b[0])
+    yield from same(view, a[-1], b[-2] if len(b) > 1 else b[0])
     batch = out[: max(len(a), len(b)) - 2]
     yield from _fits(view, a[:-2], batch)
     yield from _fits(view, b[:-2], batch)
@@ -82,7 +82,7 @@ def _matmul(view: NodeView) -> Iterator[Guard]:
 def _gemm(view: NodeView) -> Iterator[Guard]:
     a, b = view.shape(0), view.shape(1)
     inner = (a[0] if view.attr("transA", 0) else a[1], b[1] if view.attr("transB", 0) else b[0])
-    yield from _same(view, *inner)
+    yield from same(view, *inner)
     if view.has(2):
         yield from _fits(view, view.shape(2), view.out_shape())
 
@@ -93,20 +93,20 @@ def _concat(view: NodeView) -> Iterator[Guard]:
     for index in range(1, len(view.node.inputs)):
         for place, (a, b) in enumerate(zip(first, view.shape(index), strict=True)):
             if place != axis:
-                yield from _same(view, a, b)
+                yield from same(view, a, b)
 
 
 def _conv(view: NodeView) -> Iterator[Guard]:
     group = int(view.attr("group", 1))
-    yield from _same(view, view.shape(0)[1], view.shape(1)[1] * group)
+    yield from same(view, view.shape(0)[1], view.shape(1)[1] * group)
     if view.has(2):
-        yield from _same(view, view.shape(2)[0], view.out_shape()[1])
+        yield from same(view, view.shape(2)[0], view.out_shape()[1])
 
 
 def _conv_transpose(view: NodeView) -> Iterator[Guard]:
-    yield from _same(view, view.shape(0)[1], view.shape(1)[0])
+    yield from same(view, view.shape(0)[1], view.shape(1)[0])
     if view.has(2):
-        yield from _same(view, view.shape(2)[0], view.out_shape()[1])
+        yield from same(view, view.shape(2)[0], view.out_shape()[1])
 
 
 def _expand(view: NodeView) -> Iterator[Guard]:
@@ -127,7 +127,7 @@ def _split(view: NodeView) -> Iterator[Guard]:
     parts: Dim = 0
     for index in range(len(view.node.outputs)):
         parts = parts + view.out_shape(index)[axis]
-    yield from _same(view, shape[axis], parts)
+    yield from same(view, shape[axis], parts)
 
 
 def _blocks(view: NodeView) -> Iterator[Guard]:
@@ -155,7 +155,7 @@ def _coordinates(view: NodeView) -> Iterator[Guard]:
     """The same for indices whose last axis addresses several axes, behind those of the batch."""
     data, picked, indices = view.shape(0), view.shape(1), view.const(1)
     batch = int(view.attr("batch_dims", 0))
-    yield from _alike(view, data[:batch], picked[:batch])
+    yield from alike(view, data[:batch], picked[:batch])
     for place, size in enumerate(data[batch:] if indices is not None else ()):
         if indices is not None and indices.ndim and place < indices.shape[-1]:
             yield from _inside(view, indices[..., place], size)
@@ -173,7 +173,7 @@ def _gather_elements(view: NodeView) -> Iterator[Guard]:
 
 
 def _scatter_elements(view: NodeView) -> Iterator[Guard]:
-    yield from _alike(view, view.shape(1), view.shape(2))
+    yield from alike(view, view.shape(1), view.shape(2))
     yield from _gather_elements(view)
 
 
@@ -181,30 +181,38 @@ def _scatter_nd(view: NodeView) -> Iterator[Guard]:
     data, indices, updates = view.shape(0), view.shape(1), view.shape(2)
     depth = indices[-1]
     if isinstance(depth, int):
-        yield from _alike(view, (*indices[:-1], *data[depth:]), updates)
+        yield from alike(view, (*indices[:-1], *data[depth:]), updates)
     yield from _coordinates(view)
 
 
 def _attention(view: NodeView) -> Iterator[Guard]:
     """Heads that are multiplied are alike, and a mask is no wider than there are keys."""
     q, k = heads_of(view, Q, "q_num_heads"), heads_of(view, K, "kv_num_heads")
-    v = heads_of(view, V, "kv_num_heads")
-    yield from _alike(view, (q.batch, q.size), (k.batch, k.size))
-    yield from _alike(view, (k.batch, k.heads, k.length), (v.batch, v.heads, v.length))
+    v, keys = heads_of(view, V, "kv_num_heads"), k.length
+    yield from alike(view, (q.batch, q.size), (k.batch, k.size))
+    yield from alike(view, (k.batch, k.heads, k.length), (v.batch, v.heads, v.length))
+    if isinstance(k.heads, int) and k.heads > 0:
+        yield dims.divisible(q.heads, k.heads, f"{k.heads} divides the heads of {view.describe()}")
+    if view.has(PAST_KEY):
+        past = view.shape(PAST_KEY)[2]
+        keys = keys + past
+        yield from alike(view, view.shape(PAST_KEY), (k.batch, k.heads, past, k.size))
+        yield from alike(view, view.shape(PAST_VALUE), (v.batch, v.heads, past, v.size))
     if view.has(MASK):
         mask = view.shape(MASK)
         yield from _fits(view, mask[:-1], (q.batch, q.heads, q.length))
-        yield dims.at_least(k.length, mask[-1])
+        why = f"a mask of {mask[-1]} is no wider than {keys} keys in {view.describe()}"
+        yield dims.at_least(keys, mask[-1], why)
     if view.has(VALID):
-        yield from _alike(view, view.shape(VALID), (q.batch,))
+        yield from alike(view, view.shape(VALID), (q.batch,))
 
 
 def _rotary(view: NodeView) -> Iterator[Guard]:
     """Caches are alike, and positions or rows of caches are given for each entry of the batch."""
     x, cos = heads_of(view, 0, "num_heads"), view.shape(1)
-    yield from _alike(view, cos, view.shape(2))
+    yield from alike(view, cos, view.shape(2))
     rows = view.shape(3) if view.has(3) else cos[:2]
-    yield from _alike(view, rows, (x.batch, x.length))
+    yield from alike(view, rows, (x.batch, x.length))
 
 
 def _recurrent(view: NodeView) -> Iterator[Guard]:
@@ -225,13 +233,13 @@ def _recurrent(view: NodeView) -> Iterator[Guard]:
     )
     for index, shape in enumerate(due, 1):
         if view.has(index):
-            yield from _alike(view, view.shape(index), shape)
+            yield from alike(view, view.shape(index), shape)
 
 
 def _grid_sample(view: NodeView) -> Iterator[Guard]:
     """A grid for each image, a coordinate for each axis, and something to sample."""
     x, grid = view.shape(0), view.shape(1)
-    yield from _alike(view, (x[0], len(x) - 2), (grid[0], grid[-1]))
+    yield from alike(view, (x[0], len(x) - 2), (grid[0], grid[-1]))
     for size in x[2:]:
         yield dims.at_least(size, 1)
 
@@ -241,14 +249,14 @@ def _roi_align(view: NodeView) -> Iterator[Guard]:
     count = view.shape(1)[0]
     for size in (view.shape(0)[0], *view.shape(0)[2:]):
         yield dims.at_least(size, 1)
-    yield from _alike(view, view.shape(1), (count, 4))
-    yield from _alike(view, view.shape(2), (count,))
+    yield from alike(view, view.shape(1), (count, 4))
+    yield from alike(view, view.shape(2), (count,))
 
 
 def _reverse_sequence(view: NodeView) -> Iterator[Guard]:
     """A length for each entry; those that are constant are no longer than there are steps."""
     x, lengths = view.shape(0), view.const(1)
-    yield from _alike(view, view.shape(1), (x[int(view.attr("batch_axis", 1))],))
+    yield from alike(view, view.shape(1), (x[int(view.attr("batch_axis", 1))],))
     if lengths is not None and lengths.size:
         yield dims.at_least(x[int(view.attr("time_axis", 0))], int(lengths.max()))
 
@@ -257,13 +265,13 @@ def _tensor_scatter(view: NodeView) -> Iterator[Guard]:
     """An update is like the cache but in length, and is written at one place for each entry."""
     cache, update = view.shape(0), view.shape(1)
     axis = view.axis(len(cache), -2)
-    yield from _alike(view, cache, (*update[:axis], cache[axis], *update[axis + 1 :]))
+    yield from alike(view, cache, (*update[:axis], cache[axis], *update[axis + 1 :]))
     if view.has(2):
-        yield from _alike(view, view.shape(2), cache[:1])
+        yield from alike(view, view.shape(2), cache[:1])
 
 
 def _max_unpool(view: NodeView) -> Iterator[Guard]:
-    yield from _alike(view, view.shape(0), view.shape(1))
+    yield from alike(view, view.shape(0), view.shape(1))
 
 
 def _normalization(view: NodeView) -> Iterator[Guard]:
@@ -276,7 +284,7 @@ def _normalization(view: NodeView) -> Iterator[Guard]:
 def _per_channel(view: NodeView) -> Iterator[Guard]:
     """One number for each channel, in all inputs but the first."""
     for index in range(1, len(view.node.inputs)):
-        yield from _alike(view, view.shape(index), view.shape(0)[1:2])
+        yield from alike(view, view.shape(index), view.shape(0)[1:2])
 
 
 _RULES: dict[str, Rule] = {

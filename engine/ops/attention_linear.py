@@ -23,6 +23,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._fit import alike
 from engine.ops._variants import MAX_TRIPS
 from engine.ops.attention import Heads
 
@@ -37,6 +38,8 @@ RULES = {
 """Whether a rule decays the state, and whether it corrects it."""
 
 QUERY, KEY, VALUE, PAST, DECAY, BETA = range(6)
+BIAS, PAST_INPUT = 2, 3
+"""Of CausalConvWithState."""
 
 
 def _split(view: NodeView, index: int, attribute: str) -> Heads:
@@ -234,7 +237,16 @@ def _infer_causal(view: InferView) -> list[ValueType]:
     x, weight = view.type(0), view.shape(1)
     if x.shape is None or len(x.shape) != 3 or len(weight) != 3:
         raise ShapeError(f"{view.describe()}: input and weight must be of rank 3")
+    view.require([at_least(weight[2], 1, f"the weights of {view.describe()} have taps")])
+    view.require(alike(view, weight[:2], (x.shape[1], 1)))
     state = TensorType(x.dtype, (*x.shape[:2], weight[2] - 1))
+    if view.has(BIAS):
+        view.require(alike(view, view.shape(BIAS), x.shape[1:2]))
+    if view.has(PAST_INPUT):
+        view.require(alike(view, view.shape(PAST_INPUT), state.shape or ()))
+    if str(view.attr("activation", "none")) not in ("none", "silu", "swish"):
+        activation = view.attr("activation")
+        raise ShapeError(f"{view.describe()}: there is no activation {activation!r}")
     return [x, view.type(3) if view.has(3) else state]
 
 

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from engine.dtypes import BOOL
+from engine.ir import ValueType
 from engine.ops import (
     FLOATS,
     INTS,
     NUMBERS,
     Elementwise,
+    InferView,
     NodeView,
     OpDef,
     _symbolic,
     register,
 )
+from engine.ops._fit import alike
 from engine.ops._shapes import infer_elements, infer_same
 from engine.ops._symbolic import Rule, elementwise_rule
 from engine.ops._work import by_formula
@@ -217,5 +220,12 @@ for _op, _since, _expr in (("IsNaN", 9, _NAN), ("IsInf", 10, _is_inf_expr)):
         )
     )
 
-# two operands of one shape; it is run as its function body, in Swish and Mul
-register(OpDef("SwiGLU", since=28, infer=infer_same))
+
+def _infer_gated(view: InferView) -> Sequence[ValueType]:
+    """Two operands of one shape: nothing is broadcast."""
+    view.require(alike(view, view.shape(0), view.shape(1)))
+    return infer_same(view)
+
+
+# it is run as its function body, in Swish and Mul
+register(OpDef("SwiGLU", since=28, infer=_infer_gated))

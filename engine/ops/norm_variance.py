@@ -28,7 +28,7 @@ EPSILON = 1e-9
 def _axes(view: NodeView) -> tuple[list[int], list[int]]:
     """The axes that are kept, and those that moments are taken over."""
     rank = len(view.shape(0))
-    over = {view.normal_axis(int(a), rank) for a in view.attr("axes", [0, 2, 3])}
+    over = view.normal_axes(view.attr("axes", [0, 2, 3]), rank)
     return [i for i in range(rank) if i not in over], sorted(over)
 
 

@@ -27,6 +27,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._fit import alike
 from engine.ops._loads import times
 from engine.ops._work import out_nbytes
 from engine.ops.shape import as_content, content, fresh_dims
@@ -42,8 +43,8 @@ def pad_amounts(view: NodeView, rank: int) -> list[tuple[Dim, Dim]] | None:
     if len(pads) != 2 * len(axes):
         raise ShapeError(f"{view.describe()}: {len(pads)} pads for {len(axes)} axes")
     amounts: list[tuple[Dim, Dim]] = [(0, 0)] * rank
-    for k, axis in enumerate(axes):
-        amounts[view.normal_axis(axis, rank)] = (pads[k], pads[k + len(axes)])
+    for k, axis in enumerate(view.normal_axes(axes, rank)):
+        amounts[axis] = (pads[k], pads[k + len(axes)])
     return amounts
 
 
@@ -194,6 +195,23 @@ def _cpu(view: NodeView) -> CpuWork:
     return CpuWork(calls, passes=(3 * out_nbytes(view),))
 
 
+def _infer_crop(view: InferView) -> list[ValueType]:
+    """The type of a CenterCropPad: the sizes of some axes are the content of its second input."""
+    x = view.shape(0)
+    axes = view.normal_axes(view.attr("axes", range(len(x))), len(x))
+    view.require(alike(view, view.shape(1), (len(axes),)))
+    sizes: list[Dim] | None = view.dim_list(1)
+    if sizes is None:
+        sizes = list(fresh_dims(view, "cropped", len(axes)))
+    shape = list(x)
+    for axis, size in zip(axes, sizes, strict=True):
+        view.require([at_least(size, 0, f"the size {size} is not negative")])
+        shape[axis] = size
+    return [TensorType(view.dtype(0), tuple(shape))]
+
+
+# it is run as its function body, in Pad and Slice
+register(OpDef("CenterCropPad", 18, infer=_infer_crop))
 register(
     OpDef(
         "Pad",

@@ -58,10 +58,7 @@ def reduced_axes(view: NodeView, rank: int) -> tuple[int, ...]:
         raise ShapeError(f"{view.describe()}: the axes are not known")
     if not axes:
         return () if view.attr("noop_with_empty_axes", 0) else tuple(range(rank))
-    found = sorted(view.normal_axis(a, rank) for a in axes)
-    if len(set(found)) < len(found):
-        raise ShapeError(f"{view.describe()}: axes {axes} name one axis twice")
-    return tuple(found)
+    return tuple(sorted(view.normal_axes(axes, rank)))
 
 
 def _infer(view: InferView) -> Sequence[ValueType]:

@@ -39,6 +39,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._fit import alike
 from engine.ops._loads import per_output
 from engine.ops._resize_text import Sampler, Sampling
 from engine.ops._variants import choose
@@ -94,7 +95,7 @@ def exact_scale(value: float) -> Fraction | None:
 def _numbers(view: NodeView) -> list[int]:
     rank = len(view.shape(0))
     axes = view.attr("axes")
-    return [view.normal_axis(int(a), rank) for a in axes] if axes is not None else [*range(rank)]
+    return view.normal_axes(axes, rank) if axes is not None else [*range(rank)]
 
 
 def _roi(view: NodeView, count: int) -> list[tuple[float, float]]:
@@ -191,6 +192,8 @@ def _infer(view: InferView) -> list[TensorType]:
     mode, coordinates = view.attr("mode", "nearest"), _coordinates(view)
     if mode not in MODES or coordinates not in COORDINATES:
         raise ShapeError(f"{view.describe()}: mode {mode!r} or {coordinates!r} is unknown")
+    if coordinates == "tf_crop_and_resize" and view.has(1) and view.shape(1) != (0,):
+        view.require(alike(view, view.shape(1), (2 * len(_numbers(view)),)))
     axes = axes_of(view)
     if axes is not None:
         return [TensorType(view.dtype(0), tuple(a.out for a in axes))]

@@ -139,7 +139,7 @@ def squeezed_axes(view: NodeView, shape: Shape) -> list[int] | None:
         axes = view.ints(1)
         if axes is None:
             return None
-        return sorted({view.normal_axis(a, len(shape)) for a in axes})
+        return sorted(view.normal_axes(axes, len(shape)))
     if any(d != 1 and (bounds(d)[0] or 0) < 2 and d != 0 for d in shape):
         return None
     return [axis for axis, d in enumerate(shape) if d == 1]
@@ -164,9 +164,7 @@ def _infer_unsqueeze(view: InferView) -> list[ValueType]:
             return [TensorType(x.dtype)]
         return [TensorType(x.dtype, fresh_dims(view, "unsqueeze", len(x.shape) + length))]
     rank = len(x.shape) + len(axes)
-    at = {view.normal_axis(a, rank) for a in axes}
-    if len(at) != len(axes):
-        raise ShapeError(f"{view.describe()}: the axes {axes} repeat")
+    at = set(view.normal_axes(axes, rank))
     rest = iter(x.shape)
     return [TensorType(x.dtype, tuple(1 if i in at else next(rest) for i in range(rank)))]
 

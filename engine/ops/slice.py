@@ -146,7 +146,7 @@ def slice_axes(view: NodeView, rank: int, count: int) -> list[int] | None:
     if not view.has(3):
         return list(range(count))
     axes = view.ints(3)
-    return None if axes is None else [view.normal_axis(a, rank) for a in axes]
+    return None if axes is None else view.normal_axes(axes, rank)
 
 
 def _infer_slice(view: InferView) -> list[ValueType]:

@@ -18,7 +18,10 @@ from engine import dims, dtypes, ops
 from engine.dims import Dim, Guard
 from engine.errors import ModelError, ShapeError, in_words
 from engine.exporter import operand_problem
+from engine.importer.opsets import PINNED, since_version
 from engine.ir import Graph, Node, TensorType, Value, ValueType
+from engine.ops._agreement import requirements
+from engine.ops._fit import is_fits, node_of
 from engine.passes import bodies
 from engine.passes.base import PassResult, merge_guards
 from engine.passes.defaults import UNKNOWN, is_complete, onnx_kinds, probe
@@ -111,6 +114,8 @@ class Inference:
                     self.applied.append(f"If {node.title!r} has a constant condition")
                     todo.extend(reversed(inlined))
                     continue
+            elif is_fits(node):
+                node = self._required(work, node, values)
             elif not all(is_typed(values[n]) for n in node.writes):
                 node = self._explicit_axes(node, values)
                 self._set_types(work, node, values)
@@ -120,6 +125,27 @@ class Inference:
         captures = tuple(n for n in graph.captures if n in used)
         told = frozenset(self.told)
         return graph.replace(captures=captures, told=told).rebuild(kept, values.values())
+
+    def _required(self, work: Graph, node: Node, values: dict[str, Value]) -> Node:
+        """Adds what the operands of an operator must fulfil that is written out in others.
+
+        Returns: the Identity that the node is else. Raises: ShapeError for operands that do not
+            fit.
+        """
+        if not self._vague(node, values):
+            view = ops.InferView(work, node_of(node), lambda hint: self.fresh(hint))
+            with in_words(view.describe):
+                try:
+                    requirements(view)
+                except ShapeError as error:
+                    raise view.named(error) from error
+            self.guards += [g for g in view.guards if g.known is None]
+        source, (result,) = node.inputs[0], node.outputs
+        values[result] = values.get(result, Value(result)).replace(type=values[source].type)
+        since = since_version("Identity", "", PINNED) or 1
+        return node.replace(
+            op_type="Identity", domain="", since_version=since, inputs=(source,), attrs={}
+        )
 
     def _explicit_axes(self, node: Node, values: dict[str, Value]) -> Node:
         """Squeeze without axes, where a size decides about the rank => Squeeze with axes, under

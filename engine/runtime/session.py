@@ -447,9 +447,10 @@ def _from_providers(providers: Sequence[Any] | None, device: str) -> str:
 
 def _check_operators(graph: Graph) -> None:
     from cpu_fallback import registry
+    from engine.ops._fit import is_fits
 
     for _, node in graph.walk():
-        if is_driven(node):
+        if is_driven(node) or is_fits(node):
             continue
         if registry.exists(node.op_type, node.domain, node.since_version) is None:
             domain = node.domain or "ai.onnx"

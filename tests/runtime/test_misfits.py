@@ -235,6 +235,29 @@ def test_operands_of_another_form_are_typed_errors(inputs: str, body: str, devic
         run(session, shapes)
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_a_region_of_interest_of_another_length(device: str) -> None:
+    """It counts for tf_crop_and_resize alone; other modes do not look at it."""
+    for mode, fits in (("tf_crop_and_resize", False), ("half_pixel", True)):
+        text = f"""<ir_version: 10, opset_import: ["": 24]>
+        g (float[1, 1, 4, 4] x, float[n] r) => (float y) {{
+          s = Constant<value_floats = [1.0, 1.0, 0.5, 0.5]>()
+          y = Resize<coordinate_transformation_mode = "{mode}">(x, r, s) }}"""
+        model = onnx.parser.parse_model(text).SerializeToString()
+        with engine.InferenceSession(model, device=device) as session:
+            feeds = {"x": np.arange(16, dtype=np.float32).reshape(1, 1, 4, 4)}
+            whole = np.array([0, 0, 0, 0, 1, 1, 1, 1], np.float32)
+            (y,) = session.run(None, {**feeds, "r": whole})
+            assert y.shape == (1, 1, 2, 2)
+            for wrong in (whole[:6], whole[:4]):
+                if fits:
+                    (same,) = session.run(None, {**feeds, "r": wrong})
+                    np.testing.assert_array_equal(same, y)
+                    continue
+                with pytest.raises(EngineError, match=r"sizes . and 8|a roi of shape"):
+                    session.run(None, {**feeds, "r": wrong})
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("device", ["cpu", "gpu"])
 def test_constant_statistics_of_another_number_of_channels(device: str) -> None:
