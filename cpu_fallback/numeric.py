@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import ml_dtypes
@@ -66,6 +67,7 @@ def distinct_axes(axes: Iterable[int], rank: int) -> list[int]:
     return found
 
 
+@cache
 def is_integer(dtype: np.dtype[Any]) -> bool:
     """Whether `dtype` is an integer type, 4-bit and 2-bit ones included; bool is not."""
     return dtype.kind in "iu" or dtype.name in _PACKED_INTEGERS
@@ -77,6 +79,7 @@ def integer_range(dtype: np.dtype[Any]) -> tuple[int, int]:
     return int(info.min), int(info.max)
 
 
+@cache
 def wide(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """The float type to compute in: float64 for float64, else float32."""
     return np.dtype(np.float64 if dtype == np.float64 else np.float32)

@@ -31,7 +31,6 @@ class ExecutionContext:
         binding: the symbols bound so far.
         bound: the numbers of each epoch bound so far.
         times: where the time goes.
-        uses: how often each host value is still read.
         grown: for outputs that grow in place, the input whose buffer they are in.
         wanted: values of GPU buffers that are needed on the host.
         encoder: the command encoder being recorded, if any.
@@ -51,7 +50,6 @@ class ExecutionContext:
     binding: dict[str, int]
     times: CallTimes
     bound: list[Bound] = field(default_factory=list)
-    uses: dict[str, int] = field(default_factory=dict)
     grown: dict[str, DeviceValue] = field(default_factory=dict)
     wanted: frozenset[str] = frozenset()
     on_device: frozenset[str] = frozenset()

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from engine.runtime.constants import ConstantStore
 from engine.runtime.context import ExecutionContext, WideInputError
 from engine.runtime.control import run_control_flow
 from engine.runtime.device import Device
-from engine.runtime.host import HostNode, blas_of_one
+from engine.runtime.host import HostNode, blas_of_one, described, last_reads
 from engine.runtime.indices import index_reads
 from engine.runtime.probe import Observed, Probe
 from engine.runtime.recorder import Recorder
@@ -39,6 +40,20 @@ class _Batch:
     """All dispatches up to the next step of another kind: one of `Recorder.batches`."""
 
     number: int
+
+
+@dataclass(frozen=True)
+class _OnHost:
+    """All host nodes up to the next step of another kind."""
+
+    nodes: tuple[HostNode, ...]
+
+
+@dataclass(frozen=True)
+class _Drop:
+    """Values on the host that nothing reads any more."""
+
+    names: tuple[str, ...]
 
 
 class Executor:
@@ -63,9 +78,9 @@ class Executor:
         self.run_body = run_body
         self.binder = Binder(plan)
         self.recorder = Recorder(plan, self.binder, device, constants, self._note)
-        self._uses = _host_uses(plan)
         self._steps = _run_steps(plan)
-        self._on_host = {s.key: "cpu" for s in self._steps if isinstance(s, HostNode)}
+        on_host = [s.nodes for s in self._steps if isinstance(s, _OnHost)]
+        self._on_host = {node.key: "cpu" for nodes in on_host for node in nodes}
         self._around = blas_of_one() if self._on_host else nullcontext()
         self._host_reads = frozenset(
             plan.root(n) for s in plan.steps if isinstance(s, tasks.RunCpu) for n in s.node.reads
@@ -100,27 +115,27 @@ class Executor:
         """
         start = time.perf_counter()
         host = {n: v for n, v in feeds.items() if not isinstance(v, DeviceValue)}
-        context = ExecutionContext(host, {}, dict(binding), CallTimes(), uses=dict(self._uses))
+        context = ExecutionContext(host, {}, dict(binding), CallTimes())
         context.recording, context.probe = recording, probe
-        self._place_device_inputs(context, feeds)
-        self._note(dict.fromkeys(context.external, "gpu"))
-        context.wanted = self._host_reads | {
-            self.plan.root(n) for n in outputs if n not in on_device
-        }
-        context.on_device = frozenset(on_device)
+        if self.device is not None:
+            self._place_device_inputs(context, feeds)
+            self._note(dict.fromkeys(context.external, "gpu"))
+            context.wanted = self._host_reads | {
+                self.plan.root(n) for n in outputs if n not in on_device
+            }
+            context.on_device = frozenset(on_device)
         self._bind(context, 0)
         with np.errstate(all="ignore"), self._around:
             for step in self._steps:
-                if isinstance(step, HostNode):
-                    self._run_host(context, step)
+                if isinstance(step, _OnHost):
+                    self._run_nodes(context, step.nodes)
                 elif isinstance(step, _Batch):
                     self.recorder.encode(context, step.number)
                 else:
                     self._step(context, step)
-        if self._on_host:
-            self.places = self.places | self._on_host if self.places else self._on_host
+        self.places = self.places | self._on_host if self.places else self._on_host
         results = {n: self._result(context, n, n in on_device) for n in outputs}
-        _disown(results, self._constants | _owners(feeds.values()))
+        _disown(results, self._constants, feeds.values())
         context.times.total = time.perf_counter() - start
         return results, context.times
 
@@ -161,32 +176,34 @@ class Executor:
                 self.recorder.submit(context)
             case tasks.Wait(values):
                 self.recorder.collect(context, values)
+            case _Drop(names):
+                for name in names:
+                    context.host.pop(name, None)
             case tasks.Bind(symbols):
                 for symbol, value, axis in symbols:
                     context.binding[symbol] = int(np.shape(self._host(context, value))[axis])
-                    self._release(context, value)
                 self._bind(context, len(context.bound))
             case _:
                 raise PlanError(f"there is no way to run {step}")
 
     def _bind(self, context: ExecutionContext, number: int) -> None:
         start_ns = time.perf_counter_ns()
-        with context.times.phase("bind"):
-            key = (number, tuple(sorted(context.binding.items())))
-            bound = self._bound_cache.get(key)
-            if bound is None:
-                bound = self.binder.bind(number, context.binding)
-                if len(self._bound_cache) >= 64:
-                    self._bound_cache.pop(next(iter(self._bound_cache)))
-                self._bound_cache[key] = bound
-                if number == 0 and len(self._bound_cache) > len(self.binder.epochs):
-                    self.recorder.compile_all()
-            context.bound.append(bound)
-            context.chosen.update(bound.chosen)
-            context.shapes.update(bound.shapes)
-            if self.device is not None:
-                self.recorder.prepare_buffers(bound)
+        key = (number, tuple(sorted(context.binding.items())))
+        bound = self._bound_cache.get(key)
+        if bound is None:
+            bound = self.binder.bind(number, context.binding)
+            if len(self._bound_cache) >= 64:
+                self._bound_cache.pop(next(iter(self._bound_cache)))
+            self._bound_cache[key] = bound
+            if number == 0 and len(self._bound_cache) > len(self.binder.epochs):
+                self.recorder.compile_all()
+        context.bound.append(bound)
+        context.chosen.update(bound.chosen)
+        context.shapes.update(bound.shapes)
+        if self.device is not None:
+            self.recorder.prepare_buffers(bound)
             self.recorder.reserve_outputs(context)
+        context.times.add("bind", (time.perf_counter_ns() - start_ns) / 1e9)
         if context.recording is not None:
             context.recording.add("bind", "bind", start_ns, self.plan)
 
@@ -196,7 +213,7 @@ class Executor:
         array = np.asarray(self._host(context, name))
         if array.shape != context.shapes.get(name, array.shape):
             raise EngineError(
-                f"{name!r} was computed as {_describe(array)}, and inference says "
+                f"{name!r} was computed as {described(array)}, and inference says "
                 f"{list(context.shapes[name])}: the operands of its node do not fit each other"
             )
         start_ns = time.perf_counter_ns()
@@ -212,7 +229,6 @@ class Executor:
         if context.recording is not None:
             context.recording.add("upload", name, start_ns, self.plan, nbytes=words.nbytes)
         self._note({name: "gpu"})
-        self._release(context, name)
 
     def _host(self, context: ExecutionContext, name: str) -> Any:
         """A value on the host: computed, constant, bound sizes, or a view of such a one."""
@@ -238,71 +254,64 @@ class Executor:
             raise PlanError(f"value {name!r} is not on the host")
         return np.asarray(self._host(context, root)).reshape(context.shapes[name])
 
-    def _run_host(self, context: ExecutionContext, step: HostNode) -> None:
-        start_ns, host = time.perf_counter_ns(), context.host
-        inputs: list[Any] = []
-        for name, constant in step.inputs:
-            if constant is not None or not name:
-                inputs.append(constant)
-            elif name in host:
-                inputs.append(host[name])
+    def _run_nodes(self, context: ExecutionContext, nodes: Iterable[HostNode]) -> None:
+        start_ns = time.perf_counter_ns()
+        host, read = context.host, partial(self._host, context)
+        watched = context.recording is not None or context.probe is not None
+        for node in nodes:
+            if watched:
+                self._run_watched(context, node)
+            elif node.control_flow:
+                self._run_bodies(context, node)
             else:
-                inputs.append(self._host(context, name))
-        given = _given(step, inputs) if context.probe is not None else {}
-        if step.control_flow:
-            outputs = self._compute(context, step, inputs)
-        uses = context.uses
-        for name in step.frees:
-            uses[name] = left = uses.get(name, 0) - 1
-            if not left:
-                host.pop(name, None)
-        if not step.control_flow:
-            outputs = self._compute(context, step, inputs)
-        for index, name in step.outputs:
-            host[name] = outputs[index]
-        phases = context.times.phases
-        elapsed_ns = time.perf_counter_ns() - start_ns
-        phases["host"] = phases.get("host", 0.0) + elapsed_ns / 1e9
-        if context.recording is not None:
-            kind: Kind = "bodies" if step.control_flow else "node"
-            more: Any = {"nodes": (step.key,), "binding": context.binding}
-            context.recording.add(kind, step.node.op_type, start_ns, self.plan, **more)
-        if context.probe is not None:
-            read = {name: outputs[index] for index, name in step.outputs}.__getitem__
-            path, nodes = context.probe.path, (step.node,)
-            observed = Observed(self.plan, path, nodes, (), given, read, context.binding)
-            context.probe.visit(observed)
+                node.run(host, read)
+        context.times.add("host", (time.perf_counter_ns() - start_ns) / 1e9)
 
-    def _release(self, context: ExecutionContext, name: str) -> None:
-        left = context.uses.get(name, 0) - 1
-        context.uses[name] = left
-        if left == 0:
-            context.host.pop(name, None)
+    def _run_watched(self, context: ExecutionContext, node: HostNode) -> None:
+        """Runs a node, and tells of it whoever records or observes the call."""
+        host, read, recording, probe = (
+            context.host,
+            partial(self._host, context),
+            context.recording,
+            context.probe,
+        )
+        given = _given(node, host, read) if probe is not None else {}
+        start_ns = time.perf_counter_ns()
+        if node.control_flow:
+            with ExitStack() as inside:
+                for watching in (recording, probe):
+                    if watching is not None:
+                        inside.enter_context(watching.inside(node.key))
+                self._run_bodies(context, node)
+        else:
+            node.run(host, read)
+        if recording is not None:
+            kind: Kind = "bodies" if node.control_flow else "node"
+            more: Any = {"nodes": (node.key,), "binding": context.binding}
+            recording.add(kind, node.node.op_type, start_ns, self.plan, **more)
+        if probe is not None:
+            made = {name: host[name] for _, name in node.outputs}.__getitem__
+            nodes = (node.node,)
+            probe.visit(Observed(self.plan, probe.path, nodes, (), given, made, context.binding))
 
-    def _compute(self, context: ExecutionContext, step: HostNode, inputs: list[Any]) -> list[Any]:
-        node = step.node
+    def _run_bodies(self, context: ExecutionContext, node: HostNode) -> None:
+        host, read = context.host, partial(self._host, context)
+        inputs = node.given(host, read)
+
+        def run_body(body: Graph, feeds: Mapping[str, Any]) -> list[Any]:
+            return self.run_body(body, feeds, read, context.binding)
+
         try:
-            if step.control_flow:
-                with ExitStack() as inside:
-                    for watching in (context.recording, context.probe):
-                        if watching is not None:
-                            inside.enter_context(watching.inside(node.key))
-                    return run_control_flow(
-                        node,
-                        inputs,
-                        lambda body, feeds: self.run_body(
-                            body, feeds, lambda name: self._host(context, name), context.binding
-                        ),
-                        lambda name: self._known_shape(context, name),
-                    )
-            return step.compute(inputs, context.uses)
+            known = partial(self._known_shape, context)
+            outputs = run_control_flow(node.node, inputs, run_body, known)
         except EngineError:
             raise
         except Exception as error:
-            shapes = ", ".join(_describe(i) for i in inputs)
-            raise EngineError(
-                f"{node.op_type} {node.name or node.key!r} failed on ({shapes}): {error}"
-            ) from error
+            raise node.failure(inputs, error) from error
+        for name in node.drops:
+            host.pop(name, None)
+        for index, name in node.outputs:
+            host[name] = outputs[index]
 
     def _known_shape(self, context: ExecutionContext, name: str) -> tuple[int, ...] | None:
         """The shape of a value as far as it is bound, with 0 for what is open."""
@@ -335,13 +344,10 @@ class Executor:
             raise RangeError(f"output {name!r} cannot stay on the device: {error}") from error
 
 
-def _given(step: HostNode, inputs: list[Any]) -> dict[str, Any]:
+def _given(node: HostNode, host: Mapping[str, Any], read: Callable[[str], Any]) -> dict[str, Any]:
     """Copies of inputs that are not constant, for a probe: operators may reuse their memory."""
-    return {
-        name: value.copy() if isinstance(value, np.ndarray) else value
-        for (name, constant), value in zip(step.inputs, inputs, strict=True)
-        if name and constant is None
-    }
+    found = {name: host[name] if name in host else read(name) for _, name in node.reads}
+    return {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in found.items()}
 
 
 def _owners(values: Iterable[Any]) -> frozenset[int]:
@@ -349,14 +355,17 @@ def _owners(values: Iterable[Any]) -> frozenset[int]:
     return frozenset(id(_owner(v)) for v in values if isinstance(v, np.ndarray))
 
 
-def _disown(results: dict[str, Any], owners: frozenset[int]) -> None:
-    """Copies arrays that share memory with `owners` or each other: callers own results."""
-    taken = set(owners)
+def _disown(results: dict[str, Any], constants: Collection[int], feeds: Iterable[Any]) -> None:
+    """Copies arrays that share memory with constants (ids of their owners), feeds or each other:
+    callers own results."""
+    taken = set(_owners(feeds))
     for name, value in results.items():
         if isinstance(value, np.ndarray):
-            if id(_owner(value)) in taken:
+            owner = id(_owner(value))
+            if owner in taken or owner in constants:
                 results[name] = value = value.copy()
-            taken.add(id(_owner(value)))
+                owner = id(value)
+            taken.add(owner)
 
 
 def _owner(array: Array) -> Array:
@@ -366,44 +375,24 @@ def _owner(array: Array) -> Array:
     return array
 
 
-def _describe(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, list):
-        return f"sequence of {len(value)}"
-    array = np.asarray(value)
-    return f"{array.dtype}{list(array.shape)}"
-
-
 def _run_steps(plan: Plan) -> tuple[Any, ...]:
-    """The steps as they run: host nodes prepared, dispatches next to each other as one batch."""
+    """The steps as they run: host nodes, and dispatches, next to each other are one step."""
     steps: list[Any] = []
+    dropped = last_reads(plan)
+    on_host: list[HostNode] = []
     batches = 0
-    for step in plan.steps:
+    for index, step in enumerate(plan.steps):
         if isinstance(step, tasks.RunCpu):
-            steps.append(HostNode(plan, step.node))
-        elif not isinstance(step, Dispatch):
+            on_host.append(HostNode(plan, step.node, dropped.get(index, ())))
+            continue
+        if on_host:
+            steps.append(_OnHost(tuple(on_host)))
+            on_host.clear()
+        if not isinstance(step, Dispatch):
             steps.append(step)
+            if index in dropped:
+                steps.append(_Drop(dropped[index]))
         elif not steps or not isinstance(steps[-1], _Batch):
             steps.append(_Batch(batches))
             batches += 1
-    return tuple(steps)
-
-
-def _host_uses(plan: Plan) -> dict[str, int]:
-    """How often each host value is read, outputs once more, so that it can be dropped in time."""
-    uses: dict[str, int] = {}
-    for step in plan.steps:
-        if isinstance(step, tasks.RunCpu):
-            for name in step.node.reads:
-                root = plan.root(name)
-                uses[root] = uses.get(root, 0) + 1
-        elif isinstance(step, tasks.Upload):
-            uses[step.value] = uses.get(step.value, 0) + 1
-        elif isinstance(step, tasks.Bind):
-            for _, value, _ in step.symbols:
-                uses[value] = uses.get(value, 0) + 1
-    for name in plan.graph.outputs:
-        root = plan.root(name)
-        uses[root] = uses.get(root, 0) + 1
-    return uses
+    return (*steps, _OnHost(tuple(on_host))) if on_host else tuple(steps)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from engine import schedule as tasks
+from engine.errors import EngineError
 from engine.ir import Array, Node
 from engine.plan import Plan
 from engine.runtime.control import is_driven
@@ -30,21 +32,28 @@ def blas_of_one() -> AbstractContextManager[object]:
 class HostNode:
     """One node that runs on the host, made once per plan.
 
+    Args:
+        plan: its plan.
+        node: the node.
+        drops: roots of the values that nothing reads after it.
+
     Attributes:
-        node: the node. key: its key.
-        inputs: name and, if it is one, constant array of each input; omitted ones have neither.
+        key: that of the node.
+        constants: its inputs in order; None where a call gives them, and for omitted ones.
+        reads: position and name of those that a call gives.
         outputs: position and name of each output that is used.
-        frees: roots of the values that it reads, as often as it reads them.
+        spares: positions of inputs whose memory nothing needs after it.
         control_flow: whether bodies do the work.
     """
 
-    def __init__(self, plan: Plan, node: Node) -> None:
-        self.node, self.key = node, node.key
-        self.inputs: tuple[tuple[str, Array | None], ...] = tuple(
-            (n, plan.graph.constant(n) if n else None) for n in node.inputs
+    def __init__(self, plan: Plan, node: Node, drops: tuple[str, ...] = ()) -> None:
+        self.node, self.key, self.drops = node, node.key, drops
+        self.constants: list[Any] = [plan.graph.constant(n) if n else None for n in node.inputs]
+        self.reads = tuple(
+            (i, n) for i, n in enumerate(node.inputs) if n and self.constants[i] is None
         )
         self.outputs = tuple((i, n) for i, n in enumerate(node.outputs) if n)
-        self.frees = tuple(plan.root(n) for n in node.reads)
+        self.spares = tuple(i for i, n in self.reads if plan.root(n) in drops)
         self.control_flow = is_driven(node)
         self._call: registry.Prepared | None = None
 
@@ -55,7 +64,7 @@ class HostNode:
             from cpu_fallback import registry
 
             node = self.node
-            constants = [i for i, (_, array) in enumerate(self.inputs) if array is not None]
+            constants = [i for i, array in enumerate(self.constants) if array is not None]
             self._call = registry.prepare(
                 node.op_type,
                 node.domain,
@@ -64,17 +73,76 @@ class HostNode:
                 len(node.outputs),
                 constants,
             )
+            if not self._call.takes_spare:
+                self.spares = ()
         return self._call
 
-    def compute(self, inputs: list[Any], uses: Mapping[str, int]) -> list[Any]:
-        """The outputs. `uses`: how often values are read after this node."""
+    def given(self, host: Mapping[str, Any], read: Callable[[str], Any]) -> list[Any]:
+        """The inputs: constants, values of `host`, or what `read` says of a name."""
+        inputs = self.constants.copy()
+        for index, name in self.reads:
+            inputs[index] = host[name] if name in host else read(name)
+        return inputs
+
+    def run(self, host: dict[str, Any], read: Callable[[str], Any]) -> None:
+        """Computes the outputs into `host`, and drops from it what nothing reads any more.
+
+        Raises: EngineError if the operator fails.
+        """
+        inputs = self.given(host, read)
+        for name in self.drops:
+            host.pop(name, None)
+        try:
+            outputs = self._outputs(inputs)
+        except EngineError:
+            raise
+        except Exception as error:
+            raise self.failure(inputs, error) from error
+        for index, name in self.outputs:
+            host[name] = outputs[index]
+
+    def _outputs(self, inputs: list[Any]) -> list[Any]:
         call = self._call or self.call
-        if not call.takes_spare:
-            return call(inputs)
-        for index, (name, constant) in enumerate(self.inputs):
-            if constant is None and name and not uses.get(name, 1) and alone(inputs, index):
+        for index in self.spares:
+            if alone(inputs, index):
                 return call(inputs, inputs[index])
         return call(inputs)
+
+    def failure(self, inputs: Sequence[Any], error: Exception) -> EngineError:
+        """What to raise where the operator raised `error`."""
+        shapes = ", ".join(described(i) for i in inputs)
+        node = self.node
+        return EngineError(
+            f"{node.op_type} {node.name or node.key!r} failed on ({shapes}): {error}"
+        )
+
+
+def described(value: Any) -> str:
+    """Type and shape of a value, for people."""
+    if value is None:
+        return "-"
+    if isinstance(value, list):
+        return f"sequence of {len(value)}"
+    array = np.asarray(value)
+    return f"{array.dtype}{list(array.shape)}"
+
+
+def last_reads(plan: Plan) -> dict[int, tuple[str, ...]]:
+    """For each step, the roots of values on the host that nothing reads after it."""
+    last: dict[str, int] = {}
+    for index, step in enumerate(plan.steps):
+        if isinstance(step, tasks.RunCpu):
+            last.update((plan.root(name), index) for name in step.node.reads)
+        elif isinstance(step, tasks.Upload):
+            last[step.value] = index
+        elif isinstance(step, tasks.Bind):
+            last.update((value, index) for _, value, _ in step.symbols)
+    for name in plan.graph.outputs:
+        last.pop(plan.root(name), None)
+    dropped: dict[int, tuple[str, ...]] = {}
+    for name, index in last.items():
+        dropped[index] = (*dropped.get(index, ()), name)
+    return dropped
 
 
 def _holders(items: Sequence[Any], index: int) -> int:
