@@ -48,7 +48,10 @@ def pad(
         raise ValueError(f"unknown mode {mode!r}")
     for axis, (before, after) in enumerate(grown):
         if before or after:
-            x = x.take(_places(mode, x.shape[axis], before, after), axis)
+            size = x.shape[axis]
+            places = _places(mode, size, before, after)
+            ends = (x.take(places[:before], axis), x.take(places[before + size :], axis))
+            x = np.concatenate((ends[0], x, ends[1]), axis)
     return x if x.base is None else x.copy()
 
 

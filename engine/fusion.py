@@ -24,7 +24,7 @@ from engine.groups import (
     tensor_count,
 )
 from engine.ir import Graph, Node, Shape
-from engine.ops import definition
+from engine.ops import NodeView, definition
 from engine.target import Target
 
 RULES: tuple[tuple[str, str], ...] = (
@@ -32,6 +32,7 @@ RULES: tuple[tuple[str, str], ...] = (
     ("epilogue", "elementwise nodes after a kernel are computed where it stores its output"),
     ("transposed-store", "a Transpose after a kernel is where the kernel stores its output"),
     ("prologue", "elementwise nodes before a kernel are computed where it loads what they make"),
+    ("border", "a Pad that repeats elements before a convolution is done where that loads them"),
     ("in-place", "what is joined or cut is part of one buffer; see `engine.parts`"),
 )
 
@@ -72,6 +73,8 @@ def rule_for(
     """
     if producer.outputs[0] not in consumer.inputs:
         return None
+    if producer.op_type == "Pad" and bordered(graph, producer, consumer) is not None:
+        return "border"
     if not is_elementwise(consumer):
         found = weigh is not None and _may_load(graph, producer, consumer, weigh)
         return "prologue" if found else None
@@ -82,6 +85,24 @@ def rule_for(
     if made is None or wanted is None or made.shape is None or made.shape != wanted.shape:
         return None
     return rule
+
+
+def bordered(graph: Graph, pad: Node, reader: Node) -> Node | None:
+    """`reader` as it would read what a Pad reads, if its kernels can."""
+    found = _bordered(graph, pad, reader)
+    return found if isinstance(found, Node) else None
+
+
+def _bordered(graph: Graph, pad: Node, reader: Node) -> Node | str:
+    """The same, or why not."""
+    op, value = definition(reader), pad.outputs[0]
+    if op is None or op.border is None or definition(pad) is None:
+        return f"{_name(reader)} does not find its places itself"
+    if [i for i, name in enumerate(reader.inputs) if name == value] != [0]:
+        return f"{_name(reader)} reads it as something else"
+    if graph.tensor(value) is None or graph.tensor(pad.inputs[0]) is None:
+        return "a shape is unknown"
+    return op.border(NodeView(graph, reader), NodeView(graph, pad))
 
 
 def _may_load(graph: Graph, producer: Node, consumer: Node, weigh: Weigh) -> bool:
@@ -122,8 +143,11 @@ class _Fuser:
         alone: Collection[str],
         roots: Mapping[str, str],
         weigh: Weigh,
+        on_gpu: Callable[[Node], bool],
     ) -> None:
         self.graph = graph
+        self.on_gpu = on_gpu
+        self.borders: dict[str, Node] = {}
         self.roots = roots
         self.weigh = weigh
         self.turned: set[str] = set()
@@ -135,9 +159,12 @@ class _Fuser:
         self.applied: list[str] = []
         self.near_misses: list[str] = []
 
-    def add(self, node: Node, on_gpu: bool) -> None:
+    def add(self, node: Node) -> None:
         shape = None
-        on_gpu = on_gpu and node.key not in self.alone
+        on_gpu = self.on_gpu(node) and node.key not in self.alone
+        if on_gpu and node.op_type == "Pad" and not node.domain and self._is_border(node):
+            self.borders[node.outputs[0]] = node
+            return
         if on_gpu and node.op_type == "Transpose" and not node.domain and self._turn(node):
             return
         elementwise = on_gpu and is_elementwise(node)
@@ -145,12 +172,34 @@ class _Fuser:
             tensor = self.graph.tensor(node.outputs[0])
             shape = tensor.shape if tensor else None
         draft = _Draft([node], None if elementwise else node, shape, self.order[node.key])
+        if not elementwise and on_gpu and node.input(0) in self.borders:
+            pad = self.borders[node.input(0)]
+            self.applied.append(f"border: {_name(pad)} in {_name(node)}")
+            draft.nodes.insert(0, pad)
+            draft.prologues.append(Prologue((pad,), node.inputs[0], border=True))
         if elementwise and shape is not None:
             draft = self._join(node, draft)
         elif on_gpu and not elementwise and "prologue" in self.enabled:
             self._load_through(node, draft)
         for name in node.writes:
             self.draft_of[name] = draft
+
+    def _is_border(self, pad: Node) -> bool:
+        """Whether all that reads a Pad does it where it loads."""
+        value = pad.outputs[0]
+        readers = self.graph.consumers.get(value, ())
+        if "border" not in self.enabled or self.graph.is_output(value) or not readers:
+            return False
+        for reader in readers:
+            found = _bordered(self.graph, pad, reader)
+            if not isinstance(found, Node):
+                op = definition(reader)
+                if op is not None and op.border is not None:
+                    self.near_misses.append(f"{_name(pad)} not in {_name(reader)}: {found}")
+                return False
+            if not self.on_gpu(reader) or reader.key in self.alone:
+                return False
+        return True
 
     def _turn(self, node: Node) -> bool:
         """Joins a Transpose as an order of storing what a draft computes, if that is possible."""
@@ -332,12 +381,12 @@ def fuse(
         weigh: what a prologue is worth; by default it always pays.
     """
     roots = roots or {}
-    fuser = _Fuser(graph, target, disable, alone, roots, weigh)
+    fuser = _Fuser(graph, target, disable, alone, roots, weigh, on_gpu)
     for node in graph.nodes:
-        fuser.add(node, on_gpu(node))
+        fuser.add(node)
     groups: dict[int, Group] = {}
     for node in graph.nodes:
-        if not on_gpu(node):
+        if not on_gpu(node) or node.outputs[0] in fuser.borders:
             continue
         draft = fuser.draft_of[node.key]
         if id(draft) not in groups:

@@ -25,10 +25,15 @@ class Prologue:
     """Elementwise nodes in front of an anchor: it computes `value` where it loads it.
 
     Nothing else reads `value`, and nothing outside reads what the nodes make besides.
+
+    Attributes:
+        border: the only node is a Pad, which the anchor's own loads do (`OpDef.border`). Others may
+            do so too: it is in the groups of all of them.
     """
 
     nodes: tuple[Node, ...]
     value: str
+    border: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,11 @@ class Group:
         """The nodes without those of prologues; the anchor, if there is one, comes first."""
         front = {n.key for p in self.prologues for n in p.nodes}
         return tuple(n for n in self.nodes if n.key not in front)
+
+    @property
+    def border(self) -> Node | None:
+        """The Pad that the anchor's loads do."""
+        return next((p.nodes[0] for p in self.prologues if p.border), None)
 
     @property
     def label(self) -> str:
@@ -112,7 +122,10 @@ def boundary(
         inputs.update(dict.fromkeys(n for n in used if n not in inside))
     inputs = {n: None for n in inputs if roots.get(n, n) not in loaded}
     outputs = tuple(
-        name for n in nodes for name in n.writes if is_needed(graph, name, members, roots)
+        name
+        for n in nodes
+        for name in n.writes
+        if name not in loaded and is_needed(graph, name, members, roots)
     )
     return tuple(inputs), outputs
 

@@ -12,6 +12,7 @@ from engine.codegen import Chain, generate, generate_loads
 from engine.dims import Dim, product
 from engine.dtypes import DType
 from engine.errors import PlanError
+from engine.fusion import bordered
 from engine.groups import Group
 from engine.indexing import Place
 from engine.ir import Array, Graph, Node, Shape, TensorType
@@ -85,9 +86,12 @@ class Lowerer:
         if op is None or op.lower is None:
             raise PlanError(f"{group.label} has no kernel")
         known_by, style = self._style(group.anchor, op)
+        reader = bordered(self.graph, group.border, group.anchor) if group.border else group.anchor
+        if reader is None:
+            raise PlanError(f"{group.label} can't do what its Pad does")
         view = Lowering(
             self.graph,
-            group.anchor,
+            reader,
             self.target,
             self._new_scratch,
             self._new_derived,
@@ -312,7 +316,7 @@ class Lowerer:
         if not group.prologues:
             return
         body = preprocess(call.shader, call.flags, call.text)
-        made = {p.value: p for p in group.prologues}
+        made = {p.value: p for p in group.prologues if not p.border}
         for tensor, value in call.tensors.items():
             prologue = made.get(self.root(value))
             if prologue is not None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from engine.dims import Dim, evaluate, symbols_of
 from engine.errors import ShapeError
-from engine.fusion import is_elementwise, rule_for
+from engine.fusion import bordered, is_elementwise, rule_for
 from engine.groups import kernel_inputs
 from engine.indexing import Place
 from engine.ir import Graph, Node, TensorType
@@ -273,9 +273,15 @@ class _Finder:
 
     def _touched_once(self, name: str) -> bool:
         return all(
-            r.op_type in _TOUCH_ONCE or (is_elementwise(r) and not self._may_be_in_front(r))
+            (r.op_type in _TOUCH_ONCE and not self._is_border(r))
+            or (is_elementwise(r) and not self._may_be_in_front(r))
             for r in self.readers.get(name, ())
         )
+
+    def _is_border(self, node: Node) -> bool:
+        """Whether kernels behind a Pad may load what it reads, instead of it."""
+        readers = self.graph.consumers.get(node.outputs[0], ())
+        return node.op_type == "Pad" and any(bordered(self.graph, node, r) for r in readers)
 
     def _may_be_in_front(self, node: Node) -> bool:
         """Whether an elementwise node may be computed where another kernel loads its result."""

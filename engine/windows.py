@@ -21,6 +21,8 @@ class Windows:
         begin: elements of padding before the input (negative: cropped).
         end: padding after it, as declared; windows may reach beyond it where sizes are rounded up.
         out: number of windows.
+        outside: what a window meets before and behind an axis: "" for nothing (or zeros), or the
+            mode of a Pad that repeats the axis' own elements; () for nothing along all axes.
     """
 
     size: tuple[Dim, ...]
@@ -30,6 +32,11 @@ class Windows:
     begin: tuple[Dim, ...]
     end: tuple[Dim, ...]
     out: tuple[Dim, ...]
+    outside: tuple[str, ...] = ()
+
+    def repeats(self, axis: int) -> str:
+        """The mode by which an axis repeats its elements outside of itself, "" if it does not."""
+        return self.outside[axis] if self.outside else ""
 
     def lead(self, rank: int) -> Windows:
         """The same windows with axes of one element put in front, up to `rank` of them."""
@@ -43,6 +50,7 @@ class Windows:
             zeros + self.begin,
             zeros + self.end,
             ones + self.out,
+            ("",) * n + self.outside if self.outside else (),
         )
 
     def without_units(self) -> Windows:
@@ -58,6 +66,7 @@ class Windows:
             self.begin[:keep],
             self.end[:keep],
             self.out[:keep],
+            self.outside[:keep],
         )
         return cut.lead(3)
 

@@ -5,7 +5,8 @@
 // b: [out_channels] f32, with BIAS
 // y: [N, out_channels, out_d, out_h, out_w] f32
 // BUILTINS, ENTER, START, FIRST, SUM, STORE: the unrolled tile, from engine/ops/_conv_tile.py
-// flags: BIAS; WIDE: rows of `x` are multiples of four long; SHARED: subgroups must stay whole
+// PIXELS, IZ, IH: how rows and pixels are found that may be outside, from engine/ops/conv.py
+// flags: BIAS; SHARED: subgroups must stay whole
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
 // dispatch: x and z count tiles of pixels, y blocks of ROWS channels, uniform if WORKGROUP_Y is 1
 struct Params {
@@ -14,18 +15,7 @@ struct Params {
 }
 //# include lib/conv_tensors.wgsl
 
-// The pixel at `column` of a row that starts at `row`, or 0 outside of [0, limit).
-fn pixel(row: u32, limit: u32, column: i32) -> f32 {
-    let inside = u32(column) < limit;
-    return select(0.0, load_x(row + select(0u, u32(column), inside)), inside);
-}
-
-//# if WIDE
-fn pixel4(row: u32, limit: u32, column: i32) -> vec4<f32> {
-    let inside = u32(column) < limit;
-    return select(vec4<f32>(), load4_x(row + select(0u, u32(column), inside)), inside);
-}
-//# endif
+${PIXELS}
 
 @compute @workgroup_size(WORKGROUP_X, WORKGROUP_Y)
 fn main(
@@ -59,8 +49,8 @@ ${ENTER}
 ${START}
     // channels are the inner loop: what is outside of the input is the same for all of them
     for (var r = ${FIRST}; r < params.kernel_d * params.kernel_h; r++) {
-        let iz = first_d + i32(r / params.kernel_h * params.dilation_d);
-        let ih = first_h + i32(r % params.kernel_h * params.dilation_h);
+        let iz = ${IZ};
+        let ih = ${IH};
         let inside = u32(iz) < params.in_d && u32(ih) < params.in_h;
 //# if SHARED
         let limit = select(0u, params.in_w, inside);

@@ -3,7 +3,7 @@
 // x: [N, channels, in_h, in_w] f32
 // spread: [(SIZE + 2)^2, channels, pitch] f32; CHANNELS_INNER: [(SIZE + 2)^2, pitch, channels]
 // Tiles are counted by rows, those of all images under each other.
-// TRANSFORM: loads, sums and stores, from engine/ops/_conv_winograd.py
+// TRANSFORM: loads, sums and stores, from engine/ops/_conv_winograd.py; FOLDS: functions for it
 // flags: BANDS (from row repeat_index() * band_rows on); CHANNELS_INNER
 // overrides: SIZE, outputs of a tile along an axis
 // dispatch: one workgroup computes WORKGROUP_SIZE tiles
@@ -29,6 +29,7 @@ struct Params {
 override WORKGROUP_SIZE: u32 = 64u;
 override SIZE: u32 = 4u;
 //# include lib/index.wgsl
+${FOLDS}
 
 @compute @workgroup_size(WORKGROUP_SIZE)
 fn main(

@@ -184,3 +184,53 @@ def test_open_sizes_are_those_of_the_first_call() -> None:
     for size, pays in ((4, True), (10**6, False)):
         scales = Scales(graph, {str(N): size}, Target.baseline(), slow)
         assert (scales(group.prologues[0], group.anchor) == "") == pays
+
+
+def padded_by(mode: str, *extra: str) -> GraphBuilder:
+    b = GraphBuilder()
+    b.input("x", 1, 4, 10)
+    b.constant("pads", np.array([0, 0, 1, 0, 0, 1]))
+    b.constant("w", np.ones((8, 4, 3), np.float32))
+    b.node("Pad", "x", "pads", out="p", mode=mode)
+    b.node("Conv", "p", "w", out="c")
+    for i, op in enumerate(extra):
+        b.node(op, "p", "w", out=f"e{i}") if op == "Conv" else b.node(op, "p", out=f"e{i}")
+    return b
+
+
+def test_a_pad_is_done_where_a_convolution_loads() -> None:
+    found = fuse_all(padded_by("reflect").graph(["c"]))
+    (group,) = found.groups
+    assert [n.key for n in group.nodes] == ["p", "c"] and group.border is group.nodes[0]
+    assert group.prologues == (Prologue(group.nodes[:1], "p", border=True),)
+    assert group.inputs == ("x", "w") and group.outputs == ("c",)
+    assert found.applied == ("border: Pad 'p' in Conv 'c'",)
+
+
+def test_each_reader_does_a_pad() -> None:
+    first, second = fuse_all(padded_by("wrap", "Conv").graph(["c", "e0"])).groups
+    assert first.border is second.border is not None
+    assert first.outputs == ("c",) and second.outputs == ("e0",)
+
+
+@pytest.mark.parametrize(
+    ("graph", "options"),
+    [
+        (padded_by("edge", "Neg").graph(["c", "e0"]), {}),
+        (padded_by("edge").graph(["c", "p"]), {}),
+        (padded_by("edge").graph(["c"]), {"disable": ["border"]}),
+        (padded_by("edge").graph(["c"]), {"alone": ["p"]}),
+        (padded_by("constant").graph(["c"]), {}),
+    ],
+    ids=["another kernel", "an output", "disabled", "alone", "zeros"],
+)
+def test_a_pad_that_is_needed_is_stored(graph: Graph, options: dict[str, list[str]]) -> None:
+    found = fuse_all(graph, **options)
+    assert {"Pad", "Conv"} <= {n.op_type for g in found.groups for n in g.nodes if len(g.nodes) < 3}
+    assert all(g.border is None for g in found.groups)
+
+
+def test_a_pad_that_a_convolution_of_the_cpu_reads_is_stored() -> None:
+    graph = padded_by("edge", "Conv").graph(["c", "e0"])
+    found = fuse(graph, lambda n: n.key != "e0", Target.baseline())
+    assert labels(found) == ["Pad", "Conv"]

@@ -373,6 +373,8 @@ class OpDef:
             it is loaded. Every kernel reads it through its accessors, and no packed copy is made.
         by_plane: whether kernels load by `plane_load_x`, so that what is one for a plane has no
             place to be worked out.
+        border: for a node and a Pad that makes its input 0: the node that reads what the Pad reads
+            (its attributes may be known to `lower` only), or why there is none.
         epilogue: the last stage stores output 0 through `store_`/`store4_` of the tensor bound to
             it, each element once, so elementwise consumers may be fused into it; a variadic one's
             only stage, as long as its tensors keep to the limit.
@@ -408,6 +410,7 @@ class OpDef:
     tail: Tail | None = None
     loads: Mapping[int, Callable[[NodeView], float]] = field(default_factory=dict)
     by_plane: Callable[[NodeView], bool] = lambda view: False
+    border: Callable[[NodeView, NodeView], Node | str] | None = None
     epilogue: bool = False
     in_place: InPlace | None = None
     inlines_scalars: bool = False

@@ -4,7 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from engine.ops._conv_border import folded
 from engine.ops._conv_tile import Tile, indented, join
+from engine.windows import Windows
+
+
+def pixels(win: Windows, wide: bool) -> str:
+    """The function `pixel`, and `pixel4` of four neighbours that begin at a multiple of four.
+
+    The pixel is the one at `column` of a row that starts at `row`, or 0 outside of [0, limit); if
+    the row repeats itself there, 0 without limit.
+    """
+    text = _PIXEL_REPEATED if win.repeats(2) else _PIXEL
+    place = folded(win.repeats(2), "column", "params.in_w")
+    forms = [("", "f32", "0.0"), *([("4", "vec4<f32>", "vec4<f32>()")] if wide else [])]
+    return "\n".join(text.format(n=n, kind=k, zero=z, place=place) for n, k, z in forms)
+
+
+_PIXEL = """fn pixel{n}(row: u32, limit: u32, column: i32) -> {kind} {{
+    let inside = u32(column) < limit;
+    return select({zero}, load{n}_x(row + select(0u, u32(column), inside)), inside);
+}}
+"""
+_PIXEL_REPEATED = """fn pixel{n}(row: u32, limit: u32, column: i32) -> {kind} {{
+    return select({zero}, load{n}_x(row + u32({place})), limit > 0u);
+}}
+"""
 
 
 def window(
@@ -42,16 +67,20 @@ def window(
     return dense(tile, head, lines, "place += step;")
 
 
-def guarded_window(tile: Tile, kernel: int, stride: int, lead: int | None = None) -> str:
-    """The same where a row may lie outside too: every load has its own place and condition."""
+def guarded_window(tile: Tile, win: Windows, kernel: int, lead: int | None = None) -> str:
+    """The same where a row may lie outside too, or repeats itself: every load has its own place and
+    condition."""
+    stride = win.strides[2]
     count = (tile.columns - 1) * stride + kernel
-    places, loads, names = _guarded_pixels(count, lead)
+    places, loads, names = _guarded_pixels(win, count, lead)
     pixels = [[names[tap + j * stride] for j in range(tile.columns)] for tap in range(kernel)]
     return dense(tile, places, [*loads, *tile.multiply(pixels, "at")])
 
 
-def long_window(tile: Tile, kernel: int, stride: int, lead: int | None = None) -> str:
+def long_window(tile: Tile, win: Windows, lead: int | None = None) -> str:
     """The same for a wide kernel, so many taps at a time that `lead` holds for each of them."""
+    kernel = win.kernel[2]
+    assert isinstance(kernel, int)
     step = 8 if tile.rows * tile.columns <= 64 else 4
     lines = ["let row_start = row;", "let at_start = at;", "let first_start = first;"]
 
@@ -60,7 +89,7 @@ def long_window(tile: Tile, kernel: int, stride: int, lead: int | None = None) -
             f"    let first = first_start + i32({start});",
             "    var row = row_start;",
             f"    var at = at_start + {start} * PACK;",
-            guarded_window(tile, count, stride, lead),
+            guarded_window(tile, win, count, lead),
             "}",
         ]
 
@@ -71,15 +100,21 @@ def long_window(tile: Tile, kernel: int, stride: int, lead: int | None = None) -
     return join(lines, 2)
 
 
-def _guarded_pixels(count: int, lead: int | None) -> tuple[list[str], list[str], list[str]]:
+def _guarded_pixels(
+    win: Windows, count: int, lead: int | None
+) -> tuple[list[str], list[str], list[str]]:
     """Places of neighbouring pixels in their row, their loads, and expressions of them."""
     places: list[str] = []
     loads: list[str] = []
     names = [f"p{i}" for i in range(count)]
 
     def add(i: int, name: str, zero: str, load: str) -> None:
-        places.append(f"let in_{name} = u32(first + {i}) < limit;")
-        places.append(f"let at_{name} = select(0u, u32(first + {i}), in_{name});")
+        at, inside = f"u32(first + {i})", f"u32(first + {i}) < limit"
+        if win.repeats(2):
+            at = f"u32({folded(win.repeats(2), f'first + {i}', 'params.in_w')})"
+            inside = "limit > 0u"
+        places.append(f"let in_{name} = {inside};")
+        places.append(f"let at_{name} = select(0u, {at}, in_{name});")
         loads.append(f"let {name} = select({zero}, {load}(row + at_{name}), in_{name});")
 
     for start in range(0 if lead is None else lead - 4, count, 4):

@@ -19,6 +19,7 @@ from engine.dims import Dim, ceildiv, dmax, dmin, floordiv, product
 from engine.dtypes import FLOAT32
 from engine.ir import Array
 from engine.ops import KernelCall, Lowering, Stage, linear
+from engine.ops._conv_border import folded, folds
 from engine.ops._conv_tile import join
 from engine.ops._convolution import Geometry
 from engine.ops._matmul_calls import product_stage
@@ -163,20 +164,25 @@ def _gather(matrix: Matrix, names: Sequence[str], out: str) -> list[str]:
 
 
 @cache
-def input_text(size: int) -> str:
-    """Loads the pixels of a tile, transforms columns, then rows, and stores them."""
+def input_text(size: int, modes: tuple[str, str] = ("", "")) -> str:
+    """Loads the pixels of a tile, transforms columns, then rows, and stores them.
+
+    `modes`: `Windows.repeats` of rows and columns.
+    """
     places = size + TAPS - 1
     lines = []
     for j in range(places):
-        lines += [f"let inside{j} = u32(first_w + {j}) < params.in_w;"]
+        column = folded(modes[1], f"first_w + {j}", "params.in_w")
+        lines += [f"let column{j} = u32({column});", f"let inside{j} = column{j} < params.in_w;"]
     for i in range(places):
         lines += [
-            f"let row_inside{i} = u32(first_h + {i}) < params.in_h;",
-            f"let row{i} = plane + u32(first_h + {i}) * params.in_w + u32(first_w);",
+            f"let y{i} = u32({folded(modes[0], f'first_h + {i}', 'params.in_h')});",
+            f"let row_inside{i} = y{i} < params.in_h;",
+            f"let row{i} = plane + y{i} * params.in_w;",
         ]
         for j in range(places):
             within = f"row_inside{i} && inside{j}"
-            at = f"select(0u, row{i} + {j}u, {within})"
+            at = f"select(0u, row{i} + column{j}, {within})"
             lines.append(f"let x{i}_{j} = select(0.0, load_x({at}), {within});")
     matrix = transforms(size).input
     for j in range(places):
@@ -348,6 +354,7 @@ def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
     if banded:
         grid |= {"band_rows": cut.height, "last_row": dmax(cut.rows - cut.height, 0)}
     inner = frozenset(() if across else {"CHANNELS_INNER"})
+    modes = geo.win.repeats(1), geo.win.repeats(2)
     first = KernelCall(
         "conv_winograd_input",
         {"x": view.node.inputs[0], "spread": v},
@@ -362,7 +369,7 @@ def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
         },
         linear(cut.tiles * geo.group_in),
         flags=banded | inner,
-        text={"TRANSFORM": input_text(size)},
+        text={"TRANSFORM": input_text(size, modes), "FOLDS": folds(geo.win)},
         overrides={"SIZE": size},
         repeat=cut.count,
     )

@@ -18,7 +18,7 @@ from engine.dims import (
 )
 from engine.dtypes import FLOAT32
 from engine.errors import ShapeError
-from engine.ir import TensorType
+from engine.ir import Node, TensorType
 from engine.ops import (
     InferView,
     KernelCall,
@@ -33,6 +33,7 @@ from engine.ops import (
     register,
 )
 from engine.ops import _conv_loops as loops
+from engine.ops._conv_border import OUTSIDE, folded, folds, with_border
 from engine.ops._conv_calls import packed_weights, tile_call
 from engine.ops._conv_choice import (
     STYLES,
@@ -79,7 +80,7 @@ UNROLL = 4
 def _windows(view: NodeView) -> Windows:
     check_ranks(view)
     _, strides, dilations = attributes(view)
-    return windows(
+    found = windows(
         view.shape(0)[2:],
         kernel_of(view),
         auto_pad=view.attr("auto_pad", "NOTSET"),
@@ -87,6 +88,7 @@ def _windows(view: NodeView) -> Windows:
         dilations=dilations,
         pads=view.attr("pads"),
     )
+    return replace(found, outside=tuple(view.attr(OUTSIDE, ())))
 
 
 def _infer(view: InferView) -> list[TensorType]:
@@ -126,6 +128,12 @@ def _loads_by_plane(view: NodeView) -> bool:
 
 def _is_depthwise(geo: Geometry) -> bool:
     return geo.group_in == 1 and geo.group > 1
+
+
+def _border(view: NodeView, pad: NodeView) -> Node | str:
+    if _is_depthwise(geometry(view)):
+        return "a depthwise convolution loads neighbours at once"
+    return with_border(view, pad)
 
 
 def supports(view: NodeView) -> Support:
@@ -276,22 +284,35 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
                 weights,
                 win.params(),
             )
-            flags = [*["WIDE"] * wide, *["SHARED"] * variant.tile.shared]
-            first = {"FIRST": variant.tile.loop_start("0u")}
-            calls.append(replace(call, flags=call.flags | {*flags}, text={**call.text, **first}))
+            flags = frozenset(["SHARED"] * variant.tile.shared)
+            first = {"FIRST": variant.tile.loop_start("0u"), **_places(win, wide)}
+            calls.append(replace(call, flags=call.flags | flags, text={**call.text, **first}))
     return calls
+
+
+def _places(win: Windows, wide: bool) -> dict[str, str]:
+    """How the dense kernel loads pixels, and the rows that a row of the kernel meets."""
+    iz = "first_d + i32(r / params.kernel_h * params.dilation_d)"
+    ih = "first_h + i32(r % params.kernel_h * params.dilation_h)"
+    return {
+        "PIXELS": folds(win) + loops.pixels(win, wide),
+        "IZ": folded(win.repeats(0), iz, "params.in_d"),
+        "IH": folded(win.repeats(1), ih, "params.in_h"),
+    }
 
 
 def _inner_loops(win: Windows, tile: Tile) -> list[tuple[str, bool]]:
     """Texts of one row of the kernel, and whether each needs rows that are multiples of four."""
     width, step, dilation, pad = win.kernel[2], win.strides[2], win.dilations[2], win.begin[2]
     aligned = isinstance(pad, int) and tile.columns % 4 == 0
+    # of four neighbours outside of the axis, those that it repeats are neighbours too
+    aligned = aligned and win.repeats(2) in ("", "wrap")
     if isinstance(width, int) and step <= width and step <= 2 and dilation == 1:
         leads = [pad % 4, None] if isinstance(pad, int) and aligned and width > 1 else [None]
         if width > MAX_UNROLLED:
-            text = partial(loops.long_window, tile, width, step)
-        elif tile.shared:
-            text = partial(loops.guarded_window, tile, width, step)
+            text = partial(loops.long_window, tile, win)
+        elif tile.shared or win.repeats(2):
+            text = partial(loops.guarded_window, tile, win, width)
         else:
             edges = win.edges(tile.columns, tile.wide)
             text = partial(loops.window, tile, width, step, edges)
@@ -394,6 +415,7 @@ register(
         lower=_lower,
         loads={0: lambda view: conv_loads(view, geometry(view))},
         by_plane=_loads_by_plane,
+        border=_border,
         epilogue=True,
         scratch=1,
         flops=flops,

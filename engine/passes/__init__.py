@@ -37,6 +37,7 @@ from engine.passes.merge_views import merge_views
 from engine.passes.sink_pad import sink_pad
 from engine.passes.sink_views import sink_views
 from engine.passes.split_cache import split_cache
+from engine.passes.wrap_ends import wrap_ends
 from engine.progress import tell
 
 __all__ = ["PIPELINE", "Pass", "PassResult", "PipelineResult", "PipelineStep", "run_passes"]
@@ -162,6 +163,11 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "merge_affine",
         merge_affine,
         "the pass before makes two of each normalisation, and what has weights to go into is gone",
+    ),
+    PipelineStep(
+        "wrap_ends",
+        wrap_ends,
+        "makes Pads, which the next pass moves, and convolutions do where they load",
     ),
     PipelineStep(
         "sink_pad",

@@ -13,12 +13,12 @@ from engine.ir import Graph, Node, Shape, TensorType
 from engine.passes.base import PassResult
 from engine.passes.chains import VIEWS, reshape_target
 from engine.passes.fold_pad import WINDOWS
-from engine.passes.match import int_input, is_op, standard, text
+from engine.passes.match import int_input, is_op, standard
 from engine.passes.rewrite import Editor, label, rewrite
 
 
 def sink_pad(graph: Graph) -> PassResult:
-    """Moves constant padding over Reshape, Squeeze, Unsqueeze and Flatten in front of windows."""
+    """Moves padding over Reshape, Squeeze, Unsqueeze and Flatten in front of windows."""
     return rewrite(graph, _edit)
 
 
@@ -40,8 +40,8 @@ def _edit(editor: Editor) -> None:
 def _swap(editor: Editor, pad: Node, view: Node) -> str:
     """Swaps the two, or returns why not."""
     pads = int_input(editor, pad.inputs[1])
-    if text(pad, "mode", "constant") != "constant" or pads is None or pad.input(3):
-        return "it is not constant padding of known size on all axes"
+    if pads is None or pad.input(3):
+        return "it is not padding of known size on all axes"
     others = editor.uses_beyond(pad.outputs[0], (view,))
     if others or editor.is_output(view.outputs[0]):
         return f"its result is needed as it is: {others or 'it is an output of the graph'}"

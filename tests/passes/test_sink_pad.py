@@ -56,6 +56,19 @@ def test_dropped_axis_keeps_the_value() -> None:
     )
 
 
+def test_elements_repeated() -> None:
+    check_rewrite(
+        sink_pad,
+        BEFORE.format('q = Pad<mode = "reflect">(x, p)  v = Unsqueeze(q, a)  y = Conv(v, w)'),
+        """g (float[b, 2, 7] x, float[3, 2, 1, 3] w) => (float[b, 3, 1, 8] y)
+            <int64[8] p = {0, 0, 0, 1, 0, 0, 0, 2}, int64[4] r = {0, 2, 1, 7}> {
+            v = Reshape(x, r)  q = Pad<mode = "reflect">(v, p)  y = Conv(q, w) }""",
+        W,
+        W,
+        b=2,
+    )
+
+
 def test_no_window_behind() -> None:
     check_untouched(
         sink_pad,
@@ -69,7 +82,6 @@ def test_no_window_behind() -> None:
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
-        ('q = Pad<mode = "reflect">(x, p)  v = Unsqueeze(q, a)  y = Conv(v, w)', "not constant"),
         (
             "q = Pad(x, p)  v = Unsqueeze(q, a)  c = Conv(v, w)  s = ReduceSum(q)  y = Add(c, s)",
             "needed as it is: ReduceSum 's' reads it too",
@@ -78,6 +90,16 @@ def test_no_window_behind() -> None:
 )
 def test_pad_stays(body: str, reason: str) -> None:
     check_untouched(sink_pad, BEFORE.format(body), W, reason)
+
+
+def test_pads_that_vary_stay() -> None:
+    check_untouched(
+        sink_pad,
+        """g (float[b, 2, 7] x, float[3, 2, 1, 3] w, int64[6] s) => (float[b, 3, 1, m] y)
+            <int64[1] a = {2}> { q = Pad(x, s)  v = Unsqueeze(q, a)  y = Conv(v, w) }""",
+        W,
+        "not padding of known size",
+    )
 
 
 def test_view_that_moves_elements() -> None:
