@@ -220,7 +220,8 @@ def max_unpool(
     Indices count in the shape that the attributes give; a larger `output_shape` [N, C, out] gets
     that tensor in its front corner. Returns: [N, C, out].
 
-    Raises: ValueError if `indices` has another shape. Source: ONNX MaxUnpool-22.
+    Raises: ValueError if `indices` has another shape, or one is outside.
+    Source: ONNX MaxUnpool-22.
     """
     if x.shape != indices.shape:
         raise ValueError(f"{indices.shape} indices do not fit {x.shape} elements")
@@ -231,6 +232,8 @@ def max_unpool(
         for axis, (n, s, k) in enumerate(zip(x.shape[2:], steps, kernel_shape, strict=True))
     )
     flat = np.zeros(math.prod((*x.shape[:2], *natural)), x.dtype)
+    if np.any((indices < 0) | (indices >= flat.size)):
+        raise ValueError(f"an index is outside [0, {flat.size})")
     flat[indices.reshape(-1)] = x.reshape(-1)
     y = flat.reshape(*x.shape[:2], *natural)
     if output_shape is None or tuple(output_shape) == y.shape:

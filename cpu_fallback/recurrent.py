@@ -97,7 +97,10 @@ def _prepare(x: Tensor, sequence_lens: Tensor | None, direction: str, layout: in
     first = np.swapaxes(x, 0, 1) if layout else x
     values = np.ascontiguousarray(first, dtype=wide(x.dtype))
     mask = None
-    if sequence_lens is not None and np.any(sequence_lens < values.shape[0]):
+    steps = values.shape[0]
+    if sequence_lens is not None and np.any((sequence_lens < 0) | (sequence_lens > steps)):
+        raise ValueError(f"sequence_lens {sequence_lens.tolist()} for {steps} steps")
+    if sequence_lens is not None and np.any(sequence_lens < steps):
         mask = (np.arange(values.shape[0])[:, None] < sequence_lens[None, :])[..., None]
     return _Sequence(values, mask, directions, layout, x.dtype)
 

@@ -200,10 +200,13 @@ def roi_align(
 ) -> Tensor:
     """Regions (x1, y1, x2, y2) of `x` [N, C, H, W] pooled to [regions, C, out_h, out_w].
 
-    Raises: ValueError for an unknown mode. Source: ONNX RoiAlign-22.
+    Raises: ValueError for an unknown mode or an image that is not there.
+    Source: ONNX RoiAlign-22.
     """
     if mode not in ("avg", "max"):
         raise ValueError(f"RoiAlign mode {mode!r} is neither avg nor max")
+    if np.any((batch_indices < 0) | (batch_indices >= x.shape[0])):
+        raise ValueError(f"batch_indices {batch_indices.tolist()} for {x.shape[0]} images")
     half_pixel, work = coordinate_transformation_mode == "half_pixel", wide(x.dtype)
     boxes = rois.astype(work) * work.type(spatial_scale) - work.type(0.5 if half_pixel else 0)
     pooled = (output_height, output_width)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from engine import dims
 from engine.dims import Dim, Guard
 from engine.errors import ShapeError
-from engine.ir import Array, Shape
+from engine.ir import Shape
 from engine.ops import InferView, NodeView, lookup
 from engine.ops._fit import alike, same
+from engine.ops._index_ranges import index_ranges
 from engine.ops._recurrence import recurrence
 from engine.ops.attention import MASK, PAST_KEY, PAST_VALUE, VALID, K, Q, V, heads_of
 
@@ -27,6 +28,7 @@ def agreements(view: NodeView, elementwise: bool) -> Iterator[Guard]:
     rule = _broadcast if elementwise else _RULES.get(view.node.op_type)
     if rule is not None:
         yield from rule(view)
+    yield from _indices(view)
 
 
 def requirements(view: InferView) -> None:
@@ -137,28 +139,24 @@ def _blocks(view: NodeView) -> Iterator[Guard]:
         yield dims.divisible(dim, size * size if deep else size)
 
 
-def _gather(view: NodeView) -> Iterator[Guard]:
-    shape, indices = view.shape(0), view.const(1)
-    if indices is not None:
-        yield from _inside(view, indices, shape[view.axis(len(shape), default=0)])
-
-
-def _inside(view: NodeView, indices: Array, size: Dim) -> Iterator[Guard]:
-    """Constant indices address an axis of `size` elements."""
-    if indices.size:
-        lowest, highest = int(indices.min()), int(indices.max())
-        why = f"indices {lowest} to {highest} lie in {size} elements in {view.describe()}"
-        yield dims.at_least(size, max(-lowest, highest + 1), why)
+def _indices(view: NodeView) -> Iterator[Guard]:
+    """Indices that are constant are in their ranges. Raises: ShapeError for one that can't be."""
+    place, ranges = index_ranges(view.graph, view.node)
+    indices = view.const(place) if ranges else None
+    if indices is None or not indices.size:
+        return
+    rows = indices.reshape(-1, len(ranges))
+    for column, (first, end) in enumerate(ranges):
+        lowest, highest = int(rows[:, column].min()), int(rows[:, column].max())
+        why = f"indices {lowest} to {highest} lie in [{first}, {end}) in {view.describe()}"
+        yield dims.at_least(lowest, first, why)
+        yield dims.at_least(end, highest + 1, why)
 
 
 def _coordinates(view: NodeView) -> Iterator[Guard]:
-    """The same for indices whose last axis addresses several axes, behind those of the batch."""
-    data, picked, indices = view.shape(0), view.shape(1), view.const(1)
+    """The axes of the batch are those of the data."""
     batch = int(view.attr("batch_dims", 0))
-    yield from alike(view, data[:batch], picked[:batch])
-    for place, size in enumerate(data[batch:] if indices is not None else ()):
-        if indices is not None and indices.ndim and place < indices.shape[-1]:
-            yield from _inside(view, indices[..., place], size)
+    yield from alike(view, view.shape(0)[:batch], view.shape(1)[:batch])
 
 
 def _gather_elements(view: NodeView) -> Iterator[Guard]:
@@ -169,7 +167,6 @@ def _gather_elements(view: NodeView) -> Iterator[Guard]:
     for place, (size, count) in enumerate(zip(shape, indices, strict=True)):
         if place != axis and size != count:
             yield dims.at_least(size, count)
-    yield from _gather(view)
 
 
 def _scatter_elements(view: NodeView) -> Iterator[Guard]:
@@ -254,11 +251,8 @@ def _roi_align(view: NodeView) -> Iterator[Guard]:
 
 
 def _reverse_sequence(view: NodeView) -> Iterator[Guard]:
-    """A length for each entry; those that are constant are no longer than there are steps."""
-    x, lengths = view.shape(0), view.const(1)
-    yield from alike(view, view.shape(1), (x[int(view.attr("batch_axis", 1))],))
-    if lengths is not None and lengths.size:
-        yield dims.at_least(x[int(view.attr("time_axis", 0))], int(lengths.max()))
+    """A length for each entry."""
+    yield from alike(view, view.shape(1), (view.shape(0)[int(view.attr("batch_axis", 1))],))
 
 
 def _tensor_scatter(view: NodeView) -> Iterator[Guard]:
@@ -296,7 +290,6 @@ _RULES: dict[str, Rule] = {
     "DepthToSpace": _blocks,
     "Expand": _expand,
     "GRU": _recurrent,
-    "Gather": _gather,
     "GatherElements": _gather_elements,
     "GatherND": _coordinates,
     "Gemm": _gemm,

@@ -23,6 +23,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._index_ranges import unpooled
 
 
 def _natural(view: NodeView) -> tuple[Dim, ...]:
@@ -31,12 +32,7 @@ def _natural(view: NodeView) -> tuple[Dim, ...]:
     rank = len(shape) - 2
     if rank < 1 or len(kernel) != rank:
         raise ShapeError(f"{view.describe()}: kernel_shape has {len(kernel)} sizes for {rank} axes")
-    strides, pads = view.attr("strides") or [1] * rank, view.attr("pads") or [0] * (2 * rank)
-    sizes = [
-        (shape[2 + d] - 1) * int(strides[d]) + int(kernel[d]) - int(pads[d]) - int(pads[rank + d])
-        for d in range(rank)
-    ]
-    return (*shape[:2], *sizes)
+    return unpooled(view.node, shape)
 
 
 def _infer(view: InferView) -> list[ValueType]:
