@@ -99,7 +99,7 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class Node:
-    """One operator application.
+    """One operator application. What its fields say of it is worked out once.
 
     Attributes:
         inputs, outputs: value names; "" stands for an omitted optional one.
@@ -118,7 +118,7 @@ class Node:
     captures: tuple[str, ...] = ()
     origin: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def key(self) -> str:
         """Its first output's name: unique in the graph, and stable through passes."""
         return next(name for name in self.outputs if name)
@@ -134,17 +134,17 @@ class Node:
         same = counted is not None and counted[1] == self.op_type
         return self.name if says_nothing and same else self.key
 
-    @property
+    @cached_property
     def reads(self) -> tuple[str, ...]:
         """Every value it needs, each once: inputs in order, then captures."""
         return tuple(dict.fromkeys(n for n in (*self.inputs, *self.captures) if n))
 
-    @property
+    @cached_property
     def writes(self) -> tuple[str, ...]:
         """The outputs that exist."""
         return tuple(n for n in self.outputs if n)
 
-    @property
+    @cached_property
     def bodies(self) -> dict[str, Graph]:
         """The attributes that are graphs."""
         return {k: v for k, v in self.attrs.items() if isinstance(v, Graph)}

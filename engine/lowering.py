@@ -55,6 +55,7 @@ class Lowerer:
         self.scratch: dict[str, TensorType] = {}
         self.derived: dict[str, Derived] = {}
         self.storages: dict[str, Storage] = {}
+        self._chains: dict[tuple[str, str | None, tuple[bool, ...]], Chain] = {}
         self.loose: set[str] = set()
         """Values that some kernel writes one element at a time, so that they can't be packed."""
 
@@ -339,9 +340,14 @@ class Lowerer:
             body = preprocess(call.shader, call.flags, call.text)
             uses = {False: f"store_{anchor_output}(", True: f"store4_{anchor_output}("}
             forms = tuple(wide for wide, text in uses.items() if text in body)
-        for name in (*group.inputs, *(n for node in group.nodes for n in node.writes)):
-            self.storage(name)
-        return generate(self.graph, group, self.storages, self.target, anchor_output, forms)
+        key = group.key, anchor_output, forms
+        if key not in self._chains:
+            for name in (*group.inputs, *(n for node in group.nodes for n in node.writes)):
+                self.storage(name)
+            self._chains[key] = generate(
+                self.graph, group, self.storages, self.target, anchor_output, forms
+            )
+        return self._chains[key]
 
 
 def shape_of(graph: Graph, name: str) -> Shape:

@@ -445,8 +445,10 @@ def register(op: OpDef) -> OpDef:
 def lookup(op_type: str, since_version: int = 1 << 30, domain: str = "") -> OpDef | None:
     """The newest form registered for at most `since_version`, or None."""
     _import_families()
-    forms = [f for f in _REGISTRY.get((domain, op_type), ()) if f.since <= since_version]
-    return forms[-1] if forms else None
+    for form in reversed(_REGISTRY.get((domain, op_type), ())):
+        if form.since <= since_version:
+            return form
+    return None
 
 
 def definition(node: Node) -> OpDef | None:

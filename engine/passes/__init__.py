@@ -210,7 +210,9 @@ def run_passes(
     binding: Mapping[str, int] | None = None,
     on_cpu: bool = False,
 ) -> PipelineResult:
-    """Runs `PIPELINE`, again until nothing changes (bounded), checking the graph after each pass.
+    """Runs `PIPELINE`, again until nothing changes (bounded), checking each graph that a pass made.
+
+    A pass that left a graph as it is does not get that graph again.
 
     Args:
         graph: as the importer made it.
@@ -222,15 +224,22 @@ def run_passes(
         model that contradicts itself; ModelError if a pass broke the graph.
     """
     _check_names(disable)
+    graph.check()
     results: dict[str, PassResult] = {}
+    left_as_is: dict[str, Graph] = {}
     changed = False
 
     def run(step: PipelineStep, graph: Graph) -> Graph:
         nonlocal changed
+        if left_as_is.get(step.name) is graph:
+            return graph
         tell("inferring shapes, folding" if step.name == "infer" else f"optimising: {step.name}")
         with in_words(lambda: f"the pass {step.name} does not know this model"):
             result = step.function(graph, binding) if step.takes_binding else step.function(graph)
-        result.graph.check()
+        if result.graph is graph:
+            left_as_is[step.name] = graph
+        else:
+            result.graph.check()
         before = results.get(step.name)
         results[step.name] = result if before is None else before.then(result)
         changed |= bool(result.applied) and not step.required

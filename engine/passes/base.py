@@ -50,6 +50,9 @@ def in_every_body(graph: Graph, rewrite: Callable[[Graph], PassResult]) -> PassR
     """Runs `rewrite` on the bodies of a graph, innermost first, and on the graph itself."""
     nodes, results = [], []
     for node in graph.nodes:
+        if not node.bodies:
+            nodes.append(node)
+            continue
         attrs = dict(node.attrs)
         for name, body in node.bodies.items():
             result = in_every_body(body, rewrite)

@@ -124,6 +124,13 @@ class Inference:
         used = {n for node in kept for n in node.reads} | set(graph.outputs)
         captures = tuple(n for n in graph.captures if n in used)
         told = frozenset(self.told)
+        if (kept, values, captures, told) == (
+            [*graph.nodes],
+            graph.values,
+            graph.captures,
+            graph.told,
+        ):
+            return graph
         return graph.replace(captures=captures, told=told).rebuild(kept, values.values())
 
     def _required(self, work: Graph, node: Node, values: dict[str, Value]) -> Node:

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from engine import dtypes
@@ -33,16 +34,15 @@ class Editor:
         self.applied: list[str] = []
         self._names = names
         self._parent = parent
-        self._slots: list[Node | None] = []
+        self._slots: list[Node | None] = list(graph.nodes)
         self._values = dict(graph.values)
         self._outputs = frozenset(graph.outputs)
         self._writer: dict[str, int] = {}
-        self._readers: dict[str, dict[int, None]] = {}
+        self._readers: dict[str, dict[int, None]] = defaultdict(dict)
         self._near: list[tuple[int, str, str]] = []
         self._changed = False
-        for node in graph.nodes:
-            self._slots.append(None)
-            self._set(len(self._slots) - 1, node)
+        for index, node in enumerate(graph.nodes):
+            self._enter(index, node)
 
     def nodes(self) -> Iterator[Node]:
         """The nodes in order; those that are removed meanwhile are left out."""
@@ -283,10 +283,14 @@ class Editor:
                     del self._writer[name]
         self._slots[index] = new
         if new is not None:
-            for name in new.reads:
-                self._readers.setdefault(name, {})[index] = None
-            for name in new.writes:
-                self._writer[name] = index
+            self._enter(index, new)
+
+    def _enter(self, index: int, node: Node) -> None:
+        """Notes what the node at a place reads and writes."""
+        for name in node.reads:
+            self._readers[name][index] = None
+        for name in node.writes:
+            self._writer[name] = index
 
     def edit_bodies(self, edit: Callable[[Editor], None]) -> None:
         """Runs `edit` on the bodies of all nodes, innermost first."""

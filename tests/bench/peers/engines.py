@@ -141,6 +141,9 @@ def variables(peer: Peer, home: Path, threads: int) -> dict[str, str]:
     found = {k: v for k, v in os.environ.items() if not k.startswith("OPENBLAS_")}
     found |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), str(threads))
     found["LP_NUM_THREADS"] = str(threads)
+    if not peer.packages:  # compiled once, as pip compiles what it installs, the peers among it
+        found.pop("PYTHONDONTWRITEBYTECODE", None)
+        found["PYTHONPYCACHEPREFIX"] = str(home / "bytecode")
     found["PYTHONPATH"] = str(ROOT) if not peer.packages else ""
     found |= {k: v.format(home=home) for k, v in peer.variables.items()}
     layer = home / "vulkan-layer"
