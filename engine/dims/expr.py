@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property, lru_cache
 from typing import Union
 
 Atom = Union["Symbol", "Apply"]
 Monomial = tuple[Atom, ...]
 Dim = Union[int, "Expr"]
 Binding = Mapping[str, int]
+
+remembered = lru_cache(maxsize=1 << 15)
+"""For functions of dims: nodes that are alike ask the same again and again."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,19 @@ class Expr:
     def __hash__(self) -> int:
         return self._hash
 
+    @cached_property
+    def _symbols(self) -> frozenset[str]:
+        found: set[str] = set()
+        for monomial, _ in self.terms:
+            for atom in monomial:
+                if isinstance(atom, Symbol):
+                    found.add(atom.name)
+                else:
+                    found.update(*map(symbols_of, atom.args))
+        return frozenset(found)
+
     def __add__(self, other: Dim) -> Dim:
-        return _sum(_terms(self), _terms(other))
+        return _added(self, other)
 
     __radd__ = __add__
 
@@ -80,12 +94,7 @@ class Expr:
         return other + self * -1
 
     def __mul__(self, other: Dim) -> Dim:
-        products = (
-            (tuple(sorted(m + n, key=str)), a * b)
-            for m, a in _terms(self)
-            for n, b in _terms(other)
-        )
-        return _sum(products)
+        return _multiplied(self, other)
 
     __rmul__ = __mul__
 
@@ -135,6 +144,16 @@ def _terms(dim: Dim) -> tuple[tuple[Monomial, int], ...]:
     return (((), int(dim)),) if dim else ()
 
 
+@remembered
+def _added(a: Dim, b: Dim) -> Dim:
+    return _sum(_terms(a), _terms(b))
+
+
+@remembered
+def _multiplied(a: Dim, b: Dim) -> Dim:
+    return _sum((tuple(sorted(m + n, key=str)), f * g) for m, f in _terms(a) for n, g in _terms(b))
+
+
 def _sum(*groups: Iterable[tuple[Monomial, int]]) -> Dim:
     total: dict[Monomial, int] = {}
     for group in groups:
@@ -157,6 +176,7 @@ def _apply(op: str, *args: Dim) -> Dim:
     return Expr((((Apply(op, args),), 1),))
 
 
+@remembered
 def _quotient(a: Dim, b: Dim) -> Dim | None:
     """`q` with `a == q * b` as polynomials, or None."""
     top, bottom = _terms(a), _terms(b)
@@ -185,6 +205,11 @@ def floordiv(a: Dim, b: Dim) -> Dim:
     """`a // b`, rounded towards minus infinity."""
     if isinstance(a, int) and isinstance(b, int):
         return a // b
+    return _floordiv(a, b)
+
+
+@remembered
+def _floordiv(a: Dim, b: Dim) -> Dim:
     if b == 1:
         return a
     exact = _quotient(a, b)
@@ -213,6 +238,11 @@ def mod(a: Dim, b: Dim) -> Dim:
     """`a % b` for b > 0; the result lies in [0, b)."""
     if isinstance(a, int) and isinstance(b, int):
         return a % b
+    return _mod(a, b)
+
+
+@remembered
+def _mod(a: Dim, b: Dim) -> Dim:
     if b == 1 or _quotient(a, b) is not None:
         return 0
     if isinstance(b, int):
@@ -307,7 +337,7 @@ def _single_apply(dim: Dim, op: str) -> Apply | None:
 Bounds = tuple[int | None, int | None]
 
 
-@cache
+@remembered
 def bounds(dim: Dim) -> Bounds:
     """(lowest, highest) value that `dim` can take; None where unbounded."""
     if isinstance(dim, int):
@@ -367,16 +397,7 @@ def _atom_bounds(atom: Atom) -> Bounds:
 
 def symbols_of(dim: Dim) -> frozenset[str]:
     """The names of the symbols in `dim`."""
-    if isinstance(dim, int):
-        return frozenset()
-    found: set[str] = set()
-    for monomial, _ in dim.terms:
-        for atom in monomial:
-            if isinstance(atom, Symbol):
-                found.add(atom.name)
-            else:
-                found.update(*(symbols_of(a) for a in atom.args))
-    return frozenset(found)
+    return frozenset() if isinstance(dim, int) else dim._symbols
 
 
 def substitute(dim: Dim, values: Mapping[str, Dim]) -> Dim:

@@ -236,10 +236,10 @@ def run_passes(
         tell("inferring shapes, folding" if step.name == "infer" else f"optimising: {step.name}")
         with in_words(lambda: f"the pass {step.name} does not know this model"):
             result = step.function(graph, binding) if step.takes_binding else step.function(graph)
-        if result.graph is graph:
-            left_as_is[step.name] = graph
-        else:
+        if result.graph is not graph:
             result.graph.check()
+        elif not result.applied:
+            left_as_is[step.name] = graph
         before = results.get(step.name)
         results[step.name] = result if before is None else before.then(result)
         changed |= bool(result.applied) and not step.required

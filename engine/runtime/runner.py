@@ -23,6 +23,7 @@ from engine.runtime.device import Device
 from engine.runtime.executor import Executor
 from engine.runtime.face import Traits, traits_of
 from engine.runtime.feeds import bind_inputs, held, kind, specialised, typed, with_contents
+from engine.runtime.garbage import held_back
 from engine.runtime.prepared import MAX_DECIDED, Kept, Prepared
 from engine.runtime.probe import Probe
 from engine.runtime.recording import Recording
@@ -304,6 +305,7 @@ class Runner:
         log.info("planning anew: %.3f ms predicted instead of %.3f ms", best_ms, kept_ms)
         return True
 
+    @held_back()
     def _compile(
         self,
         feeds: Mapping[str, Any],

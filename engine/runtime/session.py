@@ -32,6 +32,7 @@ from engine.runtime.control import is_driven
 from engine.runtime.device import Device, adapters, open_device
 from engine.runtime.face import ModelMetadata, NodeArg, face_of
 from engine.runtime.feeds import Feed, check_feed, has_static_inputs, stand_ins
+from engine.runtime.garbage import held_back
 from engine.runtime.native import HollowCalls
 from engine.runtime.probe import Probe
 from engine.runtime.recording import Recording, check_clock
@@ -75,6 +76,7 @@ class InferenceSession:
         implements, DeviceError if `device="gpu"` and there is no adapter.
     """
 
+    @held_back()
     def __init__(
         self,
         model: str | PathLike[str] | bytes | Any,
