@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -358,3 +359,15 @@ def test_a_plan_before_any_call_says_that_sizes_were_made_up() -> None:
     with pytest.raises(ShapeError, match=r"^MaxPool .*a window of 3 .*; nothing ran yet.*sizes"):
         session.explain()
     assert session.explain({"x": np.ones((1, 1, 5), np.float32)}).nodes[0].device == "cpu"
+
+
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_garbage_collector_is_left_as_it_was(enabled: bool) -> None:
+    before = gc.isenabled()
+    (gc.enable if enabled else gc.disable)()
+    try:
+        with pytest.raises(ModelError):
+            InferenceSession(b"no model", device="cpu")
+        assert gc.isenabled() == enabled
+    finally:
+        (gc.enable if before else gc.disable)()

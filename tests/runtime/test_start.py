@@ -147,7 +147,7 @@ def test_the_weights_are_packed_only_once(path: Path, monkeypatch: pytest.Monkey
     from engine.runtime.constants import ConstantStore
 
     want = first(path, "gpu")
-    monkeypatch.setattr("engine.runtime.constants.hashlib", None)
+    monkeypatch.setattr("engine.runtime.constants._bytes", None)
     with InferenceSession(path, device="gpu") as session:
         for a, b in zip(session.run(None, feeds()), want, strict=True):
             np.testing.assert_array_equal(a, b)
