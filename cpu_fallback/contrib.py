@@ -9,7 +9,7 @@ import numpy as np
 from cpu_fallback.numeric import erf, wide
 from cpu_fallback.quant import dynamic_range, exact_matmul
 from cpu_fallback.recurrent import LstmAttributes, Recurrence, run_lstm, sigmoid
-from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
 
 DOMAIN = "com.microsoft"
 
@@ -140,9 +140,14 @@ def _dynamic_product(w: Tensor, scale: Tensor, zero_point: Tensor | None) -> Rec
     scales = _per_column(scale).astype(np.float32)
 
     def product(x: Tensor) -> Tensor:
-        levels, x_scale, x_zero_point = _quantized(x)
-        sums = (levels.astype(exact) - exact.type(x_zero_point)) @ weights
-        return np.asarray(sums.astype(np.float32) * (x_scale * scales))
+        x_scale, zero_point = dynamic_range(x)
+        middle = np.float32(zero_point)
+        levels = x / x_scale
+        np.rint(levels, out=levels)
+        np.maximum(levels, -middle, out=levels)
+        np.minimum(levels, np.float32(255) - middle, out=levels)
+        sums = (levels.astype(exact, copy=False) @ weights).astype(np.float32, copy=False)
+        return np.asarray(np.multiply(sums, x_scale * scales, out=sums))
 
     return product
 
@@ -163,6 +168,7 @@ def dynamic_quantize_lstm(
     r_zero_point: Tensor | None,
     *,
     hidden_size: int | None = None,
+    memo: Memo = NO_MEMO,
     **attributes: Unpack[LstmAttributes],
 ) -> tuple[Tensor, ...]:
     """LSTM whose inputs and states are quantised to uint8 before each product with 8-bit weights.
@@ -172,18 +178,28 @@ def dynamic_quantize_lstm(
     Source: com.microsoft DynamicQuantizeLSTM-1.
     """
 
+    def weights(first: int, d: int) -> Recurrence:
+        """The product with direction `d` of the weights that are input `first` of the node."""
+        operands = (w, w_scale, w_zero_point) if first == 1 else (r, r_scale, r_zero_point)
+        scales_at = 8 if first == 1 else 10
+        places = (first, scales_at, scales_at + 1)[: 3 if operands[2] is not None else 2]
+
+        def make() -> Recurrence:
+            array, scale, point = operands
+            return _dynamic_product(array[d], scale[d], None if point is None else point[d])
+
+        return memo.of(places, (first, d), make)
+
     def products(values: Tensor, d: int) -> tuple[Tensor, Recurrence]:
-        w_point = None if w_zero_point is None else w_zero_point[d]
-        r_point = None if r_zero_point is None else r_zero_point[d]
-        inputs = _dynamic_product(w[d], w_scale[d], w_point)(values.reshape(-1, values.shape[2]))
-        gates = inputs.reshape(*values.shape[:2], -1)
-        return gates, _dynamic_product(r[d], r_scale[d], r_point)
+        inputs = weights(1, d)(values.reshape(-1, values.shape[2]))
+        return inputs.reshape(*values.shape[:2], -1), weights(2, d)
 
     return run_lstm(
         x,
         products,
         r.shape[1] if hidden_size is None else hidden_size,
         (b, sequence_lens, initial_h, initial_c, p),
+        memo=memo,
         **attributes,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from typing import Any
 
 import numpy as np
@@ -27,12 +27,14 @@ def fitting(spare: Tensor | None, *operands: Tensor) -> Tensor | None:
         return None
     shape, dtype = spare.shape, spare.dtype
     for x in operands:
-        if x.dtype != dtype or (x.shape != shape and not _broadcasts(x.shape, shape)):
+        if x.dtype != dtype or (x.shape != shape and not broadcasts(x.shape, shape)):
             return None
     return spare
 
 
-def _broadcasts(shape: tuple[int, ...], onto: tuple[int, ...]) -> bool:
+@lru_cache(maxsize=4096)
+def broadcasts(shape: tuple[int, ...], onto: tuple[int, ...]) -> bool:
+    """Whether an array of `shape` broadcasts to the shape `onto`, which stays as it is."""
     if len(shape) > len(onto):
         return False
     behind = onto[len(onto) - len(shape) :]
@@ -41,7 +43,7 @@ def _broadcasts(shape: tuple[int, ...], onto: tuple[int, ...]) -> bool:
 
 def swept(function: Function, spare: Tensor | None, *operands: Tensor) -> Tensor:
     """A function of operands of one dtype, broadcast, which is also its result's."""
-    out = fitting(spare, *operands)
+    out = None if spare is None else fitting(spare, *operands)
     for x in operands:
         if x.size >= MIN_SWEPT:
             break
@@ -134,7 +136,7 @@ def _integer_power(x: Tensor, y: Tensor) -> Tensor:
 @cpu_op("PRelu", since=7)
 def prelu(x: Tensor, slope: Tensor) -> Tensor:
     """x where x >= 0, else slope * x; `slope` broadcasts onto x. Source: ONNX PRelu-16."""
-    if np.broadcast_shapes(x.shape, slope.shape) != x.shape:
+    if not broadcasts(slope.shape, x.shape):
         raise ValueError(f"a slope of shape {slope.shape} is larger than x, {x.shape}")
     zero = x.dtype.type(0)
     if x.dtype.kind == "f":

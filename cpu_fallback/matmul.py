@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cpu_fallback.elementwise import broadcasts
 from cpu_fallback.numeric import is_integer, wide
 from cpu_fallback.products import product
 from cpu_fallback.registry import Tensor, cpu_op
@@ -62,7 +63,7 @@ def gemm(
     if alpha != 1:
         result *= kind.type(alpha)
     if c is not None and beta != 0:
-        if np.broadcast_shapes(c.shape, result.shape) != result.shape:
+        if not broadcasts(c.shape, result.shape):
             raise ValueError(f"C of shape {c.shape} is larger than A B, {result.shape}")
         term = c.astype(kind, copy=False)
         result += term if beta == 1 else term * kind.type(beta)

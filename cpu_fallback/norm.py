@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from cpu_fallback.elementwise import fitting, is_short_float
+from cpu_fallback.elementwise import broadcasts, fitting, is_short_float
 from cpu_fallback.registry import Tensor, cpu_op
 
 
@@ -29,7 +29,7 @@ def _per_channel(values: Tensor, x: Tensor) -> Tensor:
 def _check_operands(x: Tensor, *operands: Tensor | None) -> None:
     """Raises: ValueError unless each operand broadcasts to the shape of `x`."""
     for operand in operands:
-        if operand is not None and np.broadcast_shapes(x.shape, operand.shape) != x.shape:
+        if operand is not None and not broadcasts(operand.shape, x.shape):
             raise ValueError(f"an operand of shape {operand.shape} is larger than x, {x.shape}")
 
 
@@ -56,20 +56,29 @@ def layer_normalization(
     Returns: Y, and Mean and InvStdDev ([..., 1, ...] of the type `stash_type`) if used.
     Source: ONNX LayerNormalization-17.
     """
-    axes = tuple(range(axis % x.ndim, x.ndim))
     _check_operands(x, scale, b)
     y = x.astype(np.float32, copy=False) if stash_type == 1 else _wide(x)
-    mean = y.mean(axis=axes, keepdims=True, dtype=y.dtype)
-    centred = y - mean
-    variance = np.mean(centred * centred, axis=axes, keepdims=True, dtype=y.dtype)
-    inverse = y.dtype.type(1) / np.sqrt(variance + y.dtype.type(epsilon))
+    lead = y.shape[: axis % y.ndim]
+    size = math.prod(y.shape[len(lead) :])
+    rows, count = y.reshape(*lead, size), y.dtype.type(size)
+    mean = np.add.reduce(rows, axis=-1, keepdims=True)
+    mean /= count
+    centred = rows - mean
+    inverse = np.vecdot(centred, centred)[..., None]
+    inverse /= count
+    inverse += inverse.dtype.type(epsilon)
+    np.sqrt(inverse, out=inverse)
+    np.divide(inverse.dtype.type(1), inverse, out=inverse)
     centred *= inverse
-    result = centred.astype(x.dtype, copy=False)
+    result = centred.reshape(x.shape).astype(x.dtype, copy=False)
     result = np.multiply(result, scale, out=fitting(result, scale))
     if b is not None:
         result = np.add(result, b, out=fitting(result, b))
     result = np.asarray(result).astype(x.dtype, copy=False)
-    return result if n_outputs == 1 else (result, mean, inverse)
+    if n_outputs == 1:
+        return result
+    ones = (*lead, *(1,) * (y.ndim - len(lead)))
+    return result, mean.reshape(ones), inverse.reshape(ones)
 
 
 @cpu_op("RMSNormalization", since=23)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypedDict, Unpack
 
 import numpy as np
@@ -18,7 +19,10 @@ Recurrence = Callable[[Tensor], Tensor]
 
 def sigmoid(x: Tensor) -> Tensor:
     """1 / (1 + exp(-x)), same shape and dtype."""
-    return np.asarray(1 / (1 + np.exp(-x)))
+    y = np.asarray(np.negative(x))
+    np.exp(y, out=y)
+    np.add(y, 1, out=y)
+    return np.asarray(np.divide(1, y, out=y))
 
 
 _PLAIN: dict[str, Activation] = {
@@ -109,13 +113,20 @@ def _select(mask: Tensor | None, t: int, new: Tensor, old: Tensor) -> Tensor:
     return new if mask is None else np.where(mask[t], new, old)
 
 
+def _stacked(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """The parts along a new axis, the first or the second; a view of a single one."""
+    if len(parts) == 1:
+        return parts[0][:, None] if axis else parts[0][None]
+    return np.stack(parts, axis=axis)
+
+
 def _finish(data: _Sequence, per_direction: list[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
     """Y and the final states from (outputs [seq, batch, hidden], states [batch, hidden])."""
-    y = np.stack([result[0] for result in per_direction], axis=1)
+    y = _stacked([result[0] for result in per_direction], 1)
     if data.mask is not None:
         y = np.where(data.mask[:, None], y, 0)
     states = [
-        np.stack(parts, axis=1 if data.layout else 0)
+        _stacked(parts, 1 if data.layout else 0)
         for parts in zip(*(result[1:] for result in per_direction), strict=True)
     ]
     if data.layout:
@@ -139,6 +150,11 @@ def _bias(b: Tensor | None, direction: int, width: int, dtype: np.dtype[np.gener
     if b is None:
         return np.zeros((2, width), dtype)
     return np.asarray(b[direction].reshape(2, width), dtype=dtype)
+
+
+def _gate_bias(b: Tensor, d: int, width: int, dtype: np.dtype[np.generic]) -> Tensor:
+    """[width]: both biases of an LSTM, which only counts as their sum."""
+    return np.asarray(_bias(b, d, width, dtype).sum(axis=0))
 
 
 def project(x: Tensor, w: Tensor) -> Tensor:
@@ -174,7 +190,8 @@ class LstmCell:
             f_gate = f(_clipped(f_in, self.clip))
         if self.input_forget:
             f_gate = 1 - i_gate
-        c_new = f_gate * c + i_gate * g(_clipped(gates[:, 3 * hidden :], self.clip))
+        c_new = f_gate * c
+        c_new += i_gate * g(_clipped(gates[:, 3 * hidden :], self.clip))
         if self.peepholes is not None:
             o_in = gates[:, hidden : 2 * hidden] + self.peepholes[1] * c_new
             o_gate = f(_clipped(o_in, self.clip))
@@ -193,7 +210,9 @@ def lstm_direction(
     """Outputs [seq, batch, hidden] and last h and c. gates_x: [seq, batch, 4 * hidden]."""
     outputs = np.empty((*gates_x.shape[:2], h.shape[1]), h.dtype)
     for t in data.steps(direction):
-        h_new, c_new = cell.step(gates_x[t] + recurrence(h), c)
+        gates = recurrence(h)
+        gates += gates_x[t]
+        h_new, c_new = cell.step(gates, c)
         h, c = _select(data.mask, t, h_new, h), _select(data.mask, t, c_new, c)
         outputs[t] = h
     return outputs, h, c
@@ -223,12 +242,15 @@ def run_lstm(
     direction: str = "forward",
     input_forget: int = 0,
     layout: int = 0,
+    memo: Memo = NO_MEMO,
 ) -> tuple[Tensor, ...]:
     """LSTM over given matrix products.
 
     Args:
-        products: (x [seq, batch, input], direction) -> (x by W^T, function h -> h by R^T).
+        products: (x [seq, batch, input], direction) -> (x by W^T, function h -> h by R^T), both
+            new arrays.
         optional: B, sequence_lens, initial_h, initial_c, P, None where omitted.
+        memo: of a node whose fourth input is B.
     """
     b, sequence_lens, initial_h, initial_c, p = optional
     data = _prepare(x, sequence_lens, direction, layout)
@@ -237,11 +259,11 @@ def run_lstm(
     results: list[tuple[Tensor, ...]] = []
     for d in range(len(data.directions)):
         gates_x, recurrence = products(data.x, d)
-        bias = _bias(b, d, 4 * hidden, data.x.dtype)
         peepholes = None if p is None else p[d].reshape(3, hidden).astype(data.x.dtype)
         cell = LstmCell(functions[3 * d : 3 * d + 3], peepholes, clip, bool(input_forget))
         h, c = data.state(initial_h, d, hidden), data.state(initial_c, d, hidden)
-        gates_x = gates_x + bias.sum(axis=0)
+        if b is not None:
+            gates_x += memo.of(3, ("bias", d), partial(_gate_bias, b, d, 4 * hidden, data.x.dtype))
         results.append(lstm_direction(data, d, gates_x, recurrence, cell, h, c))
     return _finish(data, results)
 
@@ -281,6 +303,7 @@ def lstm(
         hidden,
         (b, sequence_lens, initial_h, initial_c, p),
         layout=layout,
+        memo=memo,
         **attributes,
     )
 

@@ -66,13 +66,15 @@ class Memo:
     _kept: dict[Any, Any] = field(default_factory=dict)
     _sized: dict[Any, Any] = field(default_factory=dict)
 
-    def of(self, position: int, key: Any, make: Callable[[], _T]) -> _T:
-        """`make()`, which reads input `position` and what `key` says; once if that is constant."""
-        if position not in self.constants:
-            return make()
-        if key not in self._kept:
-            self._kept[key] = make()
-        return self._kept[key]  # type: ignore[no-any-return]
+    def of(self, positions: int | tuple[int, ...], key: Any, make: Callable[[], _T]) -> _T:
+        """`make()`, which reads inputs at `positions` and what `key` says; once if all of those
+        are constant."""
+        if key in self._kept:
+            return self._kept[key]  # type: ignore[no-any-return]
+        made = make()
+        if self.constants.issuperset((positions,) if isinstance(positions, int) else positions):
+            self._kept[key] = made
+        return made
 
     def sized(self, sizes: Any, make: Callable[[], _T]) -> _T:
         """`make()`, which reads attributes and `sizes`, whatever else the node does."""

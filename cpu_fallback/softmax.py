@@ -18,9 +18,9 @@ def softmax(input: Tensor, *, axis: int = -1, spare: Tensor | None = None) -> Te
     def apply(x: Tensor) -> Tensor:
         if not x.size:
             return x.copy()
-        y = np.subtract(x, np.max(x, axis=axis, keepdims=True), out=fitting(spare, x))
+        y = np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=fitting(spare, x))
         np.exp(y, out=y)
-        y /= np.sum(y, axis=axis, keepdims=True)
+        y /= np.add.reduce(y, axis=axis, keepdims=True)
         return np.asarray(y)
 
     return widened(apply, input)
@@ -33,8 +33,8 @@ def log_softmax(input: Tensor, *, axis: int = -1) -> Tensor:
     def apply(x: Tensor) -> Tensor:
         if not x.size:
             return x.copy()
-        y = x - np.max(x, axis=axis, keepdims=True)
-        y -= np.log(np.sum(np.exp(y), axis=axis, keepdims=True))
+        y = x - np.maximum.reduce(x, axis=axis, keepdims=True)
+        y -= np.log(np.add.reduce(np.exp(y), axis=axis, keepdims=True))
         return np.asarray(y)
 
     return widened(apply, input)
