@@ -7,7 +7,6 @@ are evaluated when their sizes are bound, and a broken one sends its nodes to th
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 from engine.dims import Guard, Table, equal, symbols_of
@@ -15,6 +14,7 @@ from engine.errors import PlanError
 from engine.ir import Graph, Node
 from engine.ops import Support
 from engine.partition import Partition
+from engine.records import dataclass
 from engine.shader import Kernel
 from engine.target import Target
 

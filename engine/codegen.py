@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from engine import dims
 from engine.dims import Dim, product
@@ -20,6 +20,7 @@ from engine.indexing import IndexMap, broadcast_strides, index_map, is_by_plane,
 from engine.ir import Graph, Node, Shape
 from engine.layout import Storage
 from engine.ops import Elementwise, NodeView, Walk, definition, is_scalar_constant
+from engine.records import dataclass
 from engine.shader import Fused, Tensor
 from engine.target import Target
 

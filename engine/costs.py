@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Literal
 
@@ -14,6 +13,7 @@ from engine.errors import ShapeError
 from engine.ir import Graph, Node, TensorType
 from engine.ops._work import formula
 from engine.rates import DeviceProfile as DeviceProfile
+from engine.records import dataclass
 from engine.target import Target
 from engine.work import CpuWork, GpuWork, time_ns
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import ml_dtypes
 import numpy as np
+
+from engine.records import dataclass
 
 
 @dataclass(frozen=True)

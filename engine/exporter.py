@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
@@ -25,6 +24,7 @@ from engine.ir import (
     Value,
     ValueType,
 )
+from engine.records import dataclass
 
 _IR_VERSION = 13
 _TYPES = (TensorType, SequenceType, OptionalType)

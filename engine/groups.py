@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 
 from engine.ir import Graph, Node
 from engine.ops import bound_inputs, definition
+from engine.records import dataclass
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,9 @@ class Kept:
         return Kept(self.turned + other.turned, self.prologues + other.prologues)
 
 
+ALL_IN_CHAIN = Kept()
+
+
 def kernel_inputs(node: Node) -> tuple[str, ...]:
     """The inputs of a node that kernels read: all but omitted ones and `OpDef.shape_inputs`."""
     op = definition(node)
@@ -147,7 +150,7 @@ def tensor_count(
     nodes: Sequence[Node],
     anchor: Node | None,
     roots: Mapping[str, str],
-    kept: Kept = Kept(),
+    kept: Kept = ALL_IN_CHAIN,
 ) -> int:
     """Storage buffers that one kernel over `nodes` binds; each prologue has its own."""
     inputs, outputs = boundary(graph, nodes, roots, kept)

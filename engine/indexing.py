@@ -9,12 +9,12 @@ every shape of a rank; neighbouring axes that are provably one are merged first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from engine.dims import Dim, evaluate, is_equal, mod, product
 from engine.ir import Array
+from engine.records import dataclass
 
 
 @dataclass(frozen=True)

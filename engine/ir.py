@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Union
@@ -18,6 +18,7 @@ import numpy as np
 from engine.dims import Dim, is_static, product
 from engine.dtypes import DType
 from engine.errors import ModelError
+from engine.records import dataclass
 
 _COUNTED = re.compile(r"(?:p2o\.)?([A-Z][A-Za-z]*)[@._-]\d+")
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from engine.dims import Dim, ceildiv, product
 from engine.dtypes import DType
 from engine.errors import PlanError
 from engine.ir import Array, Shape
+from engine.records import dataclass
 
 ALIGNMENT = 16
 """Bytes that buffers are padded to, so that a vec4 access of the last elements stays inside."""

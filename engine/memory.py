@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from engine import dims
 from engine.costs import evaluate_all
 from engine.dims import Dim
 from engine.errors import PlanError
+from engine.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 from engine.errors import EngineError
+from engine.records import dataclass
 from engine.tuning import Tuning
 
 DeviceChoice = Literal["auto", "gpu", "cpu"]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Set
-from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
@@ -23,6 +22,7 @@ from engine.options import DeviceChoice
 from engine.placement import MayFuse, Model, Transfer, build_model
 from engine.ranges import Ranges
 from engine.reasons import Entry, group_reasons, names_text
+from engine.records import dataclass
 from engine.target import Target
 from engine.verdicts import (
     Role,

@@ -13,7 +13,6 @@ elements many times; these keep other values from being parts in several pieces.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 
 from engine.dims import Dim, evaluate, symbols_of
 from engine.errors import ShapeError
@@ -23,6 +22,7 @@ from engine.indexing import Place
 from engine.ir import Graph, Node, TensorType
 from engine.layout import storage_of
 from engine.ops import InPlace, NodeView, definition, in_place
+from engine.records import dataclass
 from engine.target import Target
 
 RULE = "in-place"

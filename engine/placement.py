@@ -33,7 +33,6 @@ are saved once for the read, and once more for the write if nobody else wants th
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Set
-from dataclasses import dataclass
 from typing import Any
 
 from engine import costs, ops
@@ -41,6 +40,7 @@ from engine.costs import DeviceProfile, Direction, Sizes, Work
 from engine.errors import PlanError
 from engine.ir import Graph, Node
 from engine.ops import Support
+from engine.records import dataclass
 from engine.target import Target
 from engine.verdicts import Role, data_inputs, reads_no_content, reads_shape_only
 

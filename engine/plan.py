@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from engine import costs
 from engine import schedule as tasks
@@ -16,6 +16,7 @@ from engine.layout import Storage
 from engine.memory import MemoryPlan
 from engine.partition import Partition
 from engine.parts import Parts
+from engine.records import dataclass
 from engine.shader import Kernel
 from engine.target import Target
 

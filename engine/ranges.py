@@ -10,7 +10,6 @@ leave its type's range may be anything of that type.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -21,6 +20,7 @@ from engine.dims import Dim, Guard
 from engine.dtypes import DType
 from engine.intervals import Interval
 from engine.ir import Array, Graph, Node
+from engine.records import dataclass
 
 CHECKED = (-(1 << 28), 1 << 28)
 """What graph inputs of type int64 are taken to lie in: some room is left for arithmetic on them."""

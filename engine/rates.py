@@ -9,12 +9,13 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
 from engine.errors import EngineError
+from engine.records import dataclass
 
 
 @dataclass(frozen=True)

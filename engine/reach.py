@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from engine.dims import Dim, Guard, at_least, divisible
 from engine.indexing import Place
+from engine.records import dataclass
 from engine.shader import Placed, Tensor
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+
+from engine.records import dataclass
 
 PREDICTED = "predicted "
 """How a reason begins that is only a matter of time."""

@@ -7,12 +7,12 @@ results run before the wait. A value crosses at most once per direction.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from engine.dims import Dim, symbols_of
 from engine.errors import PlanError
 from engine.groups import Group
 from engine.ir import Graph, Node
+from engine.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
+
+from engine.records import dataclass
 
 MAX_WORKGROUPS = 65535
 """Workgroups along one axis of a grid that every device allows; grids are folded to keep to it."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from engine.dims import evaluate, symbols_of
 from engine.errors import EngineError
 from engine.ir import Graph, Node
+from engine.records import dataclass
 
 VERSION = 1
 """Raised when signatures or the meaning of styles change, so that older files are not used."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd
 
 from engine.dims import Dim, bounds, ceildiv, dmax, dmin, floordiv
 from engine.errors import ShapeError
+from engine.records import dataclass
 
 SAME = frozenset({"SAME_UPPER", "SAME_LOWER"})
 

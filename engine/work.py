@@ -7,9 +7,10 @@ value) is then exactly the part of the cost that falls away.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 from engine.rates import CpuRates, GpuRates
+from engine.records import dataclass
 
 NEAR_NBYTES = 512 << 10
 """A pass over so much runs at the cache's rate."""

@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 ORDER = (
-    *("version", "errors", "progress", "dtypes", "dims", "target", "ir", "indexing"),
+    *("version", "records", "errors", "progress", "dtypes", "dims", "target", "ir", "indexing"),
     *("shader", "windows", "rates", "work", "ops", "importer", "exporter", "passes"),
     *("intervals", "ranges", "costs", "tuning", "reasons", "options", "verdicts"),
     *(

@@ -8,9 +8,10 @@ by an expression takes it to be nonzero.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Union
+
+from engine.records import dataclass
 
 Atom = Union["Symbol", "Apply"]
 Monomial = tuple[Atom, ...]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.dims.expr import Binding, Dim, bounds, is_equal, mod
 from engine.dims.table import evaluate
+from engine.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from engine.explain import data, text
 from engine.reasons import Entry, ReasonGroup, group_reasons
+from engine.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import onnx
@@ -19,6 +19,7 @@ from engine.importer.tensors import MappedFile, Weights, detach
 from engine.importer.types import Declared, declared
 from engine.ir import Graph
 from engine.progress import tell
+from engine.records import dataclass
 
 __all__ = ["Declared", "Model", "load_model"]
 

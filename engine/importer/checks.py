@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 
 import onnx
@@ -14,6 +13,7 @@ from engine.importer.lifts import graphs_of
 from engine.importer.opsets import opsets
 from engine.importer.reader import Reader
 from engine.importer.tensors import Weights
+from engine.records import dataclass
 
 _ANY_NUMBER = (1 << 31) - 1
 """What a schema says of operands that may be repeated."""

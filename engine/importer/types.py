@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from onnx import TypeProto, ValueInfoProto
 
@@ -11,6 +10,7 @@ from engine import dims, dtypes
 from engine.dims import Dim
 from engine.errors import ModelError
 from engine.ir import OptionalType, SequenceType, TensorType, ValueType
+from engine.records import dataclass
 
 _UNNAMED = frozenset({"", "?", "*", "-1", "None"})
 

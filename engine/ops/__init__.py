@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from engine.dtypes import DType
 from engine.errors import ShapeError
 from engine.indexing import Place
 from engine.ir import Array, Graph, Node, Shape, TensorType, ValueType
+from engine.records import dataclass
 from engine.target import MAX_WORKGROUPS, Target
 from engine.work import CpuWork, GpuWork
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from engine.records import dataclass
 
 PLAIN = {
     "relu": "select(0.0, x, x > 0.0 || is_nan(x))",

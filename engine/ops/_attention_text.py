@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
+
+from engine.records import dataclass
 
 TILE_COLUMNS = 32
 """Value columns of a group in attention.wgsl: four for each of eight invocations."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, is_static, product
 from engine.ops._conv_tile import Tile
 from engine.ops._convolution import Geometry, pack_of
 from engine.ops._variants import CLEARLY, SHARED_BY, loop_clocks, parts_clocks, shares_loads
+from engine.records import dataclass
 from engine.target import Target
 
 _SHARED_TILES = ((16, 4), (32, 4), (16, 7), (8, 4))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.dims import Dim
 from engine.ops._conv_tile import indented, join
+from engine.records import dataclass
 
 
 def strip_rows(stride: int, out_h: Dim, rolled: bool) -> int:

@@ -7,9 +7,9 @@ arrays: compilers keep these in registers. Convolutions fill their templates wit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.ops._variants import loop_start
+from engine.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016;
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
@@ -25,6 +25,7 @@ from engine.ops._convolution import Geometry
 from engine.ops._matmul_calls import product_stage
 from engine.ops._matmul_tiles import Product
 from engine.ops._variants import CLEARLY, shares_loads
+from engine.records import dataclass
 
 TAPS = 3
 POINTS = {

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from engine.dims import Dim, at_least, bounds, ceildiv, product
 from engine.errors import ShapeError
 from engine.ops import YES, NodeView, Support, no, yes_if
+from engine.records import dataclass
 from engine.target import MAX_WORKGROUPS
 from engine.windows import Windows
 

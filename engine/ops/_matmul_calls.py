@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from engine.dims import Dim, Guard, bounds, ceildiv, product
 from engine.dtypes import FLOAT32
@@ -12,6 +11,7 @@ from engine.ops import KernelCall, Lowering, Stage, linear
 from engine.ops._matmul_text import Tile, body
 from engine.ops._matmul_tiles import FEW_ROWS, PARTS, Product, best, may_split, tiles
 from engine.ops._variants import shares_loads
+from engine.records import dataclass
 from engine.target import Target
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cache
 
 from engine.ops._variants import loop_start
+from engine.records import dataclass
 
 PANEL = 32
 """Columns of b that lie together in panels: what a CPU's vector reads is then one run of memory."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from engine.dims import (
     Dim,
@@ -21,6 +20,7 @@ from engine.dims import (
 from engine.ir import Shape
 from engine.ops._matmul_text import Tile
 from engine.ops._variants import CLEARLY, SHARED_BY, loop_clocks, parts_clocks, shares_loads
+from engine.records import dataclass
 from engine.target import Target
 
 

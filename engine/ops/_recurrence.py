@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from engine.dims import Dim, at_least, ceildiv
 from engine.errors import ShapeError
 from engine.ops import NodeView, Support, no, yes_if
 from engine.ops._activations import Activation, activations
 from engine.ops._variants import MAX_TRIPS
+from engine.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from engine.records import dataclass
 
 _ROUNDED = {
     "round_prefer_floor": ("select(0, 1, 2 * at.rest > at.whole)", "ceil(c - 0.5)"),

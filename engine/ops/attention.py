@@ -8,7 +8,6 @@ share a key head are rows of one problem.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.dims import Dim, at_least, ceildiv, product
 from engine.errors import ShapeError
@@ -31,6 +30,7 @@ from engine.ops import (
 from engine.ops._attention_text import PARTS, Tile, row_text, tile_text
 from engine.ops._shapes import infer_same
 from engine.ops._variants import MAX_TRIPS, choose
+from engine.records import dataclass
 
 MAX_VALUE_SIZE = 256
 FEW_ROWS = 8

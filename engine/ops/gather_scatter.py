@@ -8,7 +8,6 @@ all updates that may reach it, in their order, so that results are the same in e
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -34,6 +33,7 @@ from engine.ops._variants import MAX_TRIPS
 from engine.ops.gather import index_depth, supports_nd, tuple_lines, word_fields
 from engine.ops.layout import copy_stage
 from engine.ops.shape import keep_type
+from engine.records import dataclass
 
 DATA, INDICES, UPDATES = range(3)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import string
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.dims import Dim, Guard, at_least, broadcast, is_equal, product
 from engine.errors import ShapeError
@@ -26,6 +25,7 @@ from engine.ops import (
 )
 from engine.ops._variants import MAX_TRIPS
 from engine.ops.slice import declare
+from engine.records import dataclass
 
 _ELLIPSIS = "..."
 

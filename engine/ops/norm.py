@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from engine.dims import Dim, Guard, at_least, ceildiv, divisible, floordiv, product
@@ -29,6 +28,7 @@ from engine.ops._shapes import infer_same
 from engine.ops._variants import MAX_TRIPS, choose
 from engine.ops._work import FLOAT_NBYTES, SUM_PASSES, in_shape, whole_passes
 from engine.ops.reduce import WORKGROUP, lanes_of
+from engine.records import dataclass
 from engine.work import GpuWork
 
 ROW_LIMIT = MAX_TRIPS // 3 * WORKGROUP

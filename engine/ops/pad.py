@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -31,6 +30,7 @@ from engine.ops._fit import alike
 from engine.ops._loads import times
 from engine.ops._work import out_nbytes
 from engine.ops.shape import as_content, content, fresh_dims
+from engine.records import dataclass
 from engine.work import CpuWork
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -37,6 +36,7 @@ from engine.ops._reductions import Formula, formula, position
 from engine.ops._symbolic import contents
 from engine.ops._variants import MAX_TRIPS, choose
 from engine.ops._work import SUM_PASSES, in_nbytes, in_shape, out_nbytes, out_shape
+from engine.records import dataclass
 from engine.target import Target
 from engine.work import CpuWork, GpuWork
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from math import prod
 
@@ -44,6 +44,7 @@ from engine.ops._loads import per_output
 from engine.ops._resize_text import Sampler, Sampling
 from engine.ops._variants import choose
 from engine.ops._work import in_shape, out_shape
+from engine.records import dataclass
 from engine.work import CpuWork
 
 MODES = frozenset({"nearest", "linear", "cubic"})

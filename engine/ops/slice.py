@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -36,6 +35,7 @@ from engine.ops import (
 from engine.ops._work import copies
 from engine.ops.layout import copy_stage
 from engine.ops.shape import as_content, content, content_length, fresh_dims
+from engine.records import dataclass
 from engine.work import CpuWork
 
 FAR = (1 << 31) - 1

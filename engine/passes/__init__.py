@@ -7,7 +7,6 @@ A pass is a function `name(graph) -> PassResult` in the module `engine/passes/na
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
 
 from engine.errors import EngineError, in_words
 from engine.ir import Graph
@@ -39,6 +38,7 @@ from engine.passes.sink_views import sink_views
 from engine.passes.split_cache import split_cache
 from engine.passes.wrap_ends import wrap_ends
 from engine.progress import tell
+from engine.records import dataclass
 
 __all__ = ["PIPELINE", "Pass", "PassResult", "PipelineResult", "PipelineStep", "run_passes"]
 

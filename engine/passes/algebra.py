@@ -7,11 +7,11 @@ and what `erf` gets is a polynomial in `x`: two comparisons of coefficients tell
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from engine.ir import Node
 from engine.passes.match import is_op, rank_of, scalar
 from engine.passes.rewrite import Editor
+from engine.records import dataclass
 
 Powers = tuple[int, int]
 """Exponents of x and of t."""

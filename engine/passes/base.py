@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol
 
 from engine.dims import Dim, Guard
 from engine.ir import Graph
+from engine.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ known, gets it as a constant, so that the arithmetic behind it vanishes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from engine.ir import Graph, Node, Shape
 from engine.passes.base import PassResult
 from engine.passes.match import int_input, ints, is_op, standard
 from engine.passes.rewrite import Editor, label, rewrite
+from engine.records import dataclass
 
 VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from engine.dtypes import INT32
 from engine.passes.build import Builder
 from engine.passes.split_cache import join_heads, split_heads
+from engine.records import dataclass
 
 LAST = (1 << 31) - 1
 _UNKNOWN = 8

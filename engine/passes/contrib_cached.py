@@ -8,13 +8,12 @@ those of each entry, and Attention-24 is told how many there are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from engine.dtypes import INT32, INT64
 from engine.passes.build import Builder
 from engine.passes.split_cache import join_heads, split_heads
+from engine.records import dataclass
 
 QUERY, KEY, VALUE, PAST_KEY, PAST_VALUE, LENGTHS, TOTAL, COSINES, SINES, PLACES, BIAS = range(11)
 

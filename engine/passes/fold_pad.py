@@ -6,8 +6,6 @@ negative) into MaxPool.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from engine.dims import bounds
@@ -15,6 +13,7 @@ from engine.ir import Graph, Node
 from engine.passes.base import PassResult
 from engine.passes.match import int_input, ints, is_op, normal_axes, rank_of, text
 from engine.passes.rewrite import Editor, label, rewrite
+from engine.records import dataclass
 
 WINDOWS = ("Conv", "AveragePool", "MaxPool")
 _NOT_NEGATIVE = ("Relu", "Sigmoid", "HardSigmoid", "Softmax", "Abs", "Exp", "Softplus")

@@ -10,7 +10,6 @@ together it reads them once.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.ir import Array, Graph, Node
 from engine.ops import NodeView
@@ -18,6 +17,7 @@ from engine.passes.base import PassResult, in_every_body
 from engine.passes.build import Builder
 from engine.passes.match import is_op
 from engine.passes.rewrite import label
+from engine.records import dataclass
 
 
 def join_products(graph: Graph) -> PassResult:

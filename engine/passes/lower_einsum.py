@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.dims import Dim
 from engine.ir import Graph, Node
 from engine.ops import FLOATS
 from engine.passes.base import PassResult
 from engine.passes.build import Builder, Rule, replace_nodes
+from engine.records import dataclass
 
 _TYPES = FLOATS | {"int32", "uint32"}
 _ROUNDING = frozenset({"ReduceSum", "Mul", "MatMul"})

@@ -7,7 +7,6 @@ front of a kernel, or behind one without weights, loads two numbers a channel, n
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +15,7 @@ from engine.ir import Array, Graph, Node
 from engine.passes.base import PassResult
 from engine.passes.match import broadcasts_into, is_op, standard
 from engine.passes.rewrite import Editor, label, rewrite
+from engine.records import dataclass
 
 Float64 = np.ndarray[Any, np.dtype[np.float64]]
 

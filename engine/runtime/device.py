@@ -12,7 +12,6 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +20,7 @@ import wgpu
 from engine.bind import MAX_REPEATS
 from engine.errors import DeviceError, ShaderError
 from engine.ir import Array
+from engine.records import dataclass
 from engine.runtime import native
 from engine.runtime.targets import MAPPABLE, WGPU_FEATURES, resolve
 from engine.shader import Kernel

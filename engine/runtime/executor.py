@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +19,7 @@ from engine.errors import EngineError, PlanError
 from engine.ir import Array, Graph
 from engine.layout import RangeError
 from engine.plan import Dispatch, Plan
+from engine.records import dataclass
 from engine.runtime.constants import ConstantStore
 from engine.runtime.context import ExecutionContext, WideInputError
 from engine.runtime.control import run_control_flow

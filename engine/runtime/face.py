@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from engine.ir import Graph, OptionalType, SequenceType, TensorType, Value, ValueType
+from engine.records import dataclass
 
 if TYPE_CHECKING:
     from engine.importer import Model

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from engine.dims import evaluate, symbols_of
 from engine.errors import EngineError
 from engine.ir import Array, Graph, Node
 from engine.ops._index_ranges import BY_COORDINATES, Range, index_ranges
 from engine.plan import Plan
+from engine.records import dataclass
 
 _SAME_ELEMENTS = frozenset({"Cast", "Identity", "Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 

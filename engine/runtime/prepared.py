@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import log2
 from typing import TYPE_CHECKING, Any
 
 from engine.options import Options
 from engine.plan import Plan
+from engine.records import dataclass
 from engine.runtime.executor import Executor
 
 if TYPE_CHECKING:

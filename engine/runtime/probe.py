@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from engine.ir import Node
 from engine.plan import Plan
+from engine.records import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from engine.bind import Bound, Chosen
 from engine.plan import Dispatch, Plan
+from engine.records import dataclass
 from engine.runtime.native import Command
 
 Batch = tuple[tuple[int, ...], ...]

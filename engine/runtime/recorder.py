@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -20,6 +20,7 @@ from engine.ir import Array
 from engine.layout import Storage
 from engine.plan import Plan
 from engine.progress import tell
+from engine.records import dataclass
 from engine.runtime.constants import ConstantStore
 from engine.runtime.context import ExecutionContext
 from engine.runtime.device import READBACK, REPEAT_NBYTES, STORAGE, UNIFORM, Device, Pipeline

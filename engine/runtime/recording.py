@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, Literal
 
 from engine.errors import EngineError
 from engine.plan import Plan
+from engine.records import dataclass
 from engine.runtime.device import Device
 from engine.runtime.timestamps import HostClock, Interval, QueryClock, align
 

@@ -16,7 +16,6 @@ import json
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache as memoised
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +28,7 @@ from engine.errors import PlanError
 from engine.ir import Array, Graph
 from engine.options import Options
 from engine.plan import Derived, Packed, Plan
+from engine.records import dataclass
 from engine.runtime import cache
 from engine.runtime.face import Face
 from engine.runtime.prepared import Kept, Prepared

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from engine.errors import InputError, PlanError
 from engine.ir import Array
 from engine.layout import Storage, storage_of
 from engine.ops import linear
+from engine.records import dataclass
 from engine.runtime.device import UNIFORM, Device
 from engine.shader import Fused, Kernel, Tensor, render
 

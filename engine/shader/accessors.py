@@ -9,9 +9,9 @@ kernel that calls it does nothing else with the tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from engine.errors import ShaderError
+from engine.records import dataclass
 
 STORED = {"f32": "f32", "i32": "i32", "u32": "u32", "bool": "u32"}
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property, lru_cache
 
 from engine.errors import ShaderError
+from engine.records import dataclass
 from engine.shader.accessors import STORED, Placed, Tensor, accessors, is_atomic, is_wide
 from engine.shader.template import DECLARATION, declared, library, resolve
 
@@ -93,6 +94,9 @@ class Fused:
         )
 
 
+NOT_FUSED = Fused()
+
+
 def render(
     name: str,
     stem: str,
@@ -102,7 +106,7 @@ def render(
     text: Mapping[str, str] | None = None,
     overrides: Mapping[str, int] | None = None,
     features: Iterable[str] = (),
-    fused: Fused = Fused(),
+    fused: Fused = NOT_FUSED,
     narrow: Mapping[str, tuple[str, int]] | None = None,
     placed: Mapping[str, Placed] | None = None,
     buffers: Mapping[str, int] | None = None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from engine.ir import Array
+from engine.records import dataclass
 from engine.runtime.device import adapters
 from engine.runtime.session import InferenceSession
 from engine.tools.bench_start import Start, starts

@@ -13,13 +13,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from engine.errors import EngineError
+from engine.records import dataclass
 
 CACHES = {
     "XDG_CACHE_HOME": "cache",

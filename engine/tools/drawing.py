@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from xml.sax.saxutils import escape
 
 from engine.errors import EngineError
+from engine.records import dataclass
 
 COLOURS = (
     *("#2a6fb0", "#e08a1e", "#3f9b57", "#b3446c", "#7a68b3"),

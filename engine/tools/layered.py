@@ -8,10 +8,11 @@ skip, or, if they skip too many, are left to the reader's pointer (`Line.points`
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from heapq import heappop, heappush
 from itertools import accumulate, pairwise
 from math import log
+
+from engine.records import dataclass
 
 GAP_X, GAP_Y, GUTTER = 22.0, 34.0, 70.0
 LANE = 10.0

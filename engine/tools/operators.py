@@ -7,7 +7,6 @@ differ from what the engine does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 import onnx
 
@@ -15,6 +14,7 @@ from cpu_fallback import registry
 from engine import ops
 from engine.errors import UnsupportedOpError
 from engine.importer.opsets import OLDEST, PINNED
+from engine.records import dataclass
 from engine.target import Target
 from engine.verdicts import CONTROL_FLOW
 

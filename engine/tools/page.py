@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import html
 import json
-from dataclasses import dataclass
 from importlib import resources
 from itertools import pairwise
 from typing import Any
@@ -18,6 +17,7 @@ from engine.explain import NodeRow, Report
 from engine.explain.data import to_dict
 from engine.explain.text import price_text
 from engine.reasons import pattern
+from engine.records import dataclass
 from engine.tools.layered import Box, Drawing, Line, draw
 
 CARD_WIDTH, CARD_HEIGHT = 196.0, 36.0

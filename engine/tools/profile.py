@@ -7,12 +7,13 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any, NamedTuple
 
 from engine import costs
 from engine.costs import DeviceProfile
 from engine.ir import Array
+from engine.records import dataclass
 from engine.runtime.recording import Event
 from engine.runtime.session import InferenceSession
 from engine.tools.inputs import describe

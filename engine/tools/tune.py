@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from engine.errors import DeviceError
 from engine.ops import definition
 from engine.plan import Plan
+from engine.records import dataclass
 from engine.runtime.recording import Event
 from engine.runtime.session import InferenceSession
 from engine.tuning import DEFAULT, Trial, Tuning

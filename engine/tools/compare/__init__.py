@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ import onnx
 from engine.errors import EngineError
 from engine.ir import Graph
 from engine.passes.infer import RANDOM
+from engine.records import dataclass
 from engine.runtime import cache
 from engine.tools.compare.finding import Finding
 from engine.tools.compare.groups import Checked, GroupCheck

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from engine.ir import Node
+from engine.records import dataclass
 from engine.tools.compare.tolerance import Difference
 
 KINDS = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from engine.dims import evaluate
 from engine.errors import EngineError
 from engine.ir import Array, Node
 from engine.plan import Plan
+from engine.records import dataclass
 from engine.runtime.host import HostNode
 from engine.runtime.probe import Observed, Probe
 from engine.runtime.session import InferenceSession

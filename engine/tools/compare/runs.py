@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +14,7 @@ import onnx
 from engine.errors import EngineError
 from engine.ir import Array
 from engine.passes import PIPELINE
+from engine.records import dataclass
 from engine.runtime.probe import Observed, Probe
 from engine.runtime.session import InferenceSession
 from engine.target import Target

@@ -15,13 +15,13 @@ inputs that differ in the last bit, see `groups.py`. NaN and infinities must be 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from engine.ir import Array, Graph, Node
 from engine.ops import definition
+from engine.records import dataclass
 
 SAFETY = 10
 """Over `OpDef.tolerance`: that of longer sums than in tests, and NumPy's own."""
