@@ -79,6 +79,7 @@ class Measurement:
         warm_ms, cpu_ms: later calls, by the clock and in CPU time of the process.
         hollow_ms: calls whose dispatches are empty: all that is not the kernels' work; none where
             a part runs in NumPy.
+        moving_ms: what of each such call it took to convert and copy inputs and outputs.
         phases_ms: of each warm call, by phase; empty for ONNX Runtime, which does not tell.
         dispatches, submits: kernels of a call, and in how many submits.
         uploaded_nbytes, downloaded_nbytes: what crossed in a call.
@@ -98,6 +99,7 @@ class Measurement:
     warm_ms: list[float] = field(default_factory=list)
     cpu_ms: list[float] = field(default_factory=list)
     hollow_ms: list[float] = field(default_factory=list)
+    moving_ms: list[float] = field(default_factory=list)
     phases_ms: dict[str, list[float]] = field(default_factory=dict)
     dispatches: int = 0
     submits: int = 0
@@ -317,7 +319,10 @@ class _Engine:
                 begin = time.perf_counter()
                 self.call()
                 self.result.hollow_ms.append((time.perf_counter() - begin) * 1e3)
-        del self.result.hollow_ms[0]
+                phases = self.session.times.phases
+                moving = phases.get("upload", 0.0) + phases.get("download", 0.0)
+                self.result.moving_ms.append(moving * 1e3)
+        del self.result.hollow_ms[0], self.result.moving_ms[0]
 
     def note_phases(self) -> None:
         """The phases of the call just made."""

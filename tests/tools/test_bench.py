@@ -54,6 +54,8 @@ def test_every_warm_call_is_recorded_by_phase(model: Path) -> None:
     assert (gpu.uploaded_nbytes, gpu.downloaded_nbytes) == (60, 96)
     assert gpu.device_nbytes >= 60 + 48
     assert (len(cpu.hollow_ms), len(gpu.hollow_ms), len(peer.hollow_ms)) == (0, 4, 0)
+    assert len(gpu.moving_ms) == 4 and not cpu.moving_ms and not peer.moving_ms
+    assert all(0 < part < whole for part, whole in zip(gpu.moving_ms, gpu.hollow_ms, strict=True))
     assert peer.device == "onnxruntime" and peer.overhead_ms is None
     assert told[0] == "cpu: creating the session" and told[-1] == "warm call 4 of 4"
 
