@@ -48,15 +48,9 @@ def is_elementwise(node: Node) -> bool:
 
 
 def _has_epilogue(node: Node) -> bool:
-    """Whether the last stage stores the output.
-
-    A variadic node has one stage if it keeps to the limit of buffers, which groups are held to;
-    that counts an input once, and the kernel binds it as often as it is read.
-    """
+    """Whether one stage stores the output."""
     op = definition(node)
-    if op is None or op.lower is None or not op.epilogue:
-        return False
-    return not op.variadic or len(set(node.inputs)) == len(node.inputs)
+    return op is not None and op.lower is not None and op.epilogue
 
 
 def _free(prologue: Prologue, node: Node) -> str:
@@ -217,8 +211,11 @@ class _Fuser:
         ):
             return False
         kept = draft.kept + Kept((node,))
-        count = tensor_count(self.graph, [*draft.nodes, node], draft.anchor, self.roots, kept)
-        if count > self.limit:
+        count, before = (
+            tensor_count(self.graph, nodes, draft.anchor, self.roots, also)
+            for nodes, also in (([*draft.nodes, node], kept), (draft.nodes, draft.kept))
+        )
+        if count > max(self.limit, before):
             self.near_misses.append(
                 f"{_name(node)} not stored by {_name(producer)}: it would need {count} storage "
                 f"buffers, and the device allows {self.limit}"

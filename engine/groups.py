@@ -152,7 +152,10 @@ def tensor_count(
     roots: Mapping[str, str],
     kept: Kept = ALL_IN_CHAIN,
 ) -> int:
-    """Storage buffers that one kernel over `nodes` binds; each prologue has its own."""
+    """Storage buffers that one kernel over `nodes` binds.
+
+    The anchor binds an input as often as it reads it; each prologue, and the chain, binds its own.
+    """
     inputs, outputs = boundary(graph, nodes, roots, kept)
     apart = {n.key for n in kept.turned}
     count = max(len(outputs), 1)
@@ -160,6 +163,9 @@ def tensor_count(
         apart.update(n.key for n in prologue.nodes)
         read = {name for n in prologue.nodes for name in bound_inputs(graph, n)}
         count += len(read.intersection(inputs))
+    if anchor is not None:
+        apart.add(anchor.key)
+        op, own = definition(anchor), set(bound_inputs(graph, anchor)).intersection(inputs)
+        count += sum(name in own for name in anchor.inputs) + (op.scratch if op else 0)
     bound = {name for n in nodes if n.key not in apart for name in bound_inputs(graph, n)}
-    op = definition(anchor) if anchor is not None else None
-    return count + len(bound.intersection(inputs)) + (op.scratch if op else 0)
+    return count + len(bound.intersection(inputs))

@@ -105,9 +105,10 @@ class Lowerer:
         else:
             stages = op.in_place.rest(view, copied) if copied else ()
         chained = len(group.chain) > 1 or op.tail is not None
-        self._find_loose(group, stages, chained)
+        storing = _last_storing(stages, group.anchor.outputs[0]) if chained else -1
+        self._find_loose(group, stages, storing)
         dispatches = (
-            self._dispatch(group, stage, fuse=chained and index == len(stages) - 1)
+            self._dispatch(group, stage, fuse=index == storing)
             for index, stage in enumerate(stages)
         )
         return [replace(d, signature=known_by, style=style) for d in dispatches]
@@ -120,14 +121,14 @@ class Lowerer:
         return known_by, self.tuning.choose(known_by, op.styles) if known_by else DEFAULT
 
     def _find_loose(
-        self, group: Group, stages: Sequence[Sequence[KernelCall]], chained: bool
+        self, group: Group, stages: Sequence[Sequence[KernelCall]], storing: int
     ) -> None:
         """Notes the values that are stored by element: what is packed is written by word."""
         for index, stage in enumerate(stages):
             for call in stage:
                 body = preprocess(call.shader, call.flags, call.text)
                 stored = {v for n, v in call.tensors.items() if f"store_{n}(" in body}
-                if chained and index == len(stages) - 1 and group.chain[0].outputs[0] in stored:
+                if index == storing and group.chain[0].outputs[0] in stored:
                     stored.update(group.outputs)
                 self.loose.update(map(self.root, stored))
 
@@ -348,6 +349,14 @@ class Lowerer:
                 self.graph, group, self.storages, self.target, anchor_output, forms
             )
         return self._chains[key]
+
+
+def _last_storing(stages: Sequence[Sequence[KernelCall]], output: str) -> int:
+    """The stage that stores an output, -1 if none does."""
+    found = [
+        i for i, calls in enumerate(stages) if any(output in c.tensors.values() for c in calls)
+    ]
+    return max(found, default=-1)
 
 
 def shape_of(graph: Graph, name: str) -> Shape:

@@ -114,6 +114,16 @@ def test_the_number_of_storage_buffers_bounds_a_group() -> None:
     assert len(fuse_all(b.graph([last]), wide).groups) == 1
 
 
+def test_an_anchor_binds_what_it_reads_twice_twice() -> None:
+    """Eight buffers: two operands, five behind, and the result."""
+    b = GraphBuilder()
+    last = b.node("MatMul", b.input("x", 6, 6), "x", out="p")
+    for i in range(6):
+        last = b.node("Add", last, b.input(f"x{i}", 6, 6), out=f"s{i}")
+    found = fuse_all(b.graph([last]))
+    assert [len(g.nodes) for g in found.groups] == [6, 1]
+
+
 @pytest.mark.parametrize("count", [1, 2, 40])
 def test_every_node_is_in_one_group(count: int) -> None:
     rng = np.random.default_rng(count)

@@ -87,3 +87,26 @@ def test_narrow_types(kind: str) -> None:
     text = f"g ({kind}[5, 7] x) => ({kind}[7, 5] y) {{ a = Mul(x, x)  y = Transpose(a) }}"
     feeds = {"x": CHANCE.integers(0, 9, (5, 7)).astype(kind)}
     assert labels(text, **feeds) == ["Mul + Transpose"]
+
+
+@pytest.mark.parametrize("op", ["LSTM", "GRU", "RNN"])
+@pytest.mark.parametrize("hidden", [6, 150], ids=["in a workgroup", "step by step"])
+@pytest.mark.parametrize("direction", ["reverse", "bidirectional"])
+def test_recurrences_store_steps_where_they_belong(op: str, hidden: int, direction: str) -> None:
+    """Elementwise work too; the states that they go on from are those without it."""
+    gates, both = {"LSTM": 4, "GRU": 3, "RNN": 1}[op], 1 + (direction == "bidirectional")
+    rows = gates * hidden
+    text = f"""g (float[n, b, 5] x, float[{both}, {rows}, 5] w, float[{both}, {rows}, {hidden}] r,
+          float[{both}, {2 * rows}] c, float[{hidden}] s)
+        => (float[n, b, {both}, {hidden}] y, float[{both}, b, {hidden}] last) {{
+        a, last = {op}<hidden_size = {hidden}, direction = "{direction}">(x, w, r, c)
+        m = Mul(a, s)  t = Neg(m)  y = Transpose<perm = [0, 2, 1, 3]>(t) }}"""
+    feeds = {
+        "x": floats(4, 3, 5),
+        "w": floats(both, rows, 5),
+        "r": floats(both, rows, hidden) * np.float32(0.1),
+        "c": floats(both, 2 * rows),
+        "s": floats(hidden),
+    }
+    assert labels(text, **feeds) == [f"{op} + Mul + Neg + Transpose"]
+    assert labels(text, "epilogue", "transposed-store", **feeds)[0] == op

@@ -376,9 +376,9 @@ class OpDef:
             place to be worked out.
         border: for a node and a Pad that makes its input 0: the node that reads what the Pad reads
             (its attributes may be known to `lower` only), or why there is none.
-        epilogue: the last stage stores output 0 through `store_`/`store4_` of the tensor bound to
-            it, each element once, so elementwise consumers may be fused into it; a variadic one's
-            only stage, as long as its tensors keep to the limit.
+        epilogue: the last stage that binds output 0 stores it through `store_`/`store4_` of its
+            tensor, each element once, so elementwise consumers may be fused into it; that of a
+            variadic node is its only one while its tensors keep to the limit.
         in_place: how values may be parts of others instead; see `engine.parts`.
         inlines_scalars: `lower` reads constants of one element from Params, not from buffers, as
             expressions do.

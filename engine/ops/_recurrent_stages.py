@@ -78,7 +78,7 @@ class Stages:
             idle = [_idle(calls[0], loop.when) for calls in rest]
             for calls, nothing in zip(rest, idle, strict=True):
                 calls.insert(0, nothing)
-            rest[1][0] = loop
+            rest[-2][0] = loop  # among the calls that store y
         return [*first, *(choose(calls) for calls in rest)]
 
     def _input_stage(self, rows: Dim, width: Dim) -> Stage:

@@ -282,6 +282,13 @@ def _cpu_picked(view: NodeView) -> CpuWork:
     return CpuWork(6, gathers=2 * prod(out_shape(view)))
 
 
+def _index_loads(view: NodeView) -> float:
+    """How often Gather loads an index: by each element of what it picks, or each four of them."""
+    shape, axis = in_shape(view, 0), view.axis(len(view.shape(0)))
+    inner = prod(shape[axis + 1 :])
+    return prod(shape[:axis]) * (inner // 4 if inner % 4 == 0 else inner)
+
+
 def _gpu(view: NodeView) -> GpuWork:
     return GpuWork(1, gathers=prod(out_shape(view)))
 
@@ -293,6 +300,7 @@ register(
         evaluate=_evaluate_gather,
         lower=_lower_gather,
         dtypes=ALL,
+        loads={1: _index_loads},
         epilogue=True,
         in_place=InPlace(False, _gather_parts, lambda view, _: _lower_gather(view)),
         tolerance=0.0,

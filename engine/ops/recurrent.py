@@ -83,6 +83,7 @@ for _name in CELLS:
             limits="activations that are not ONNX's; products over a loop's length",
             dtypes=FLOATS | {"int32"},
             variadic=True,
+            epilogue=True,
             flops=flops,
             launches=_launches,
             cpu=_cpu,

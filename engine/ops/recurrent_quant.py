@@ -147,6 +147,7 @@ register(
         limits="weights that are not constants; activations that are not ONNX's",
         dtypes=frozenset({"float32", "int8", "uint8", "int32"}),
         variadic=True,
+        epilogue=True,
         flops=flops,
         launches=lambda view: 6 + recurrence(view).steps,
         cpu=_cpu,

@@ -268,6 +268,22 @@ def test_packed_bytes_wrap_as_if_they_had_been_stored(shape: tuple[int, ...]) ->
     assert labels(net, y, tolerance=0) == ["Add + MaxPool"]
 
 
+@pytest.mark.parametrize("inner", [3, 8])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_indices_of_gather(axis: int, inner: int) -> None:
+    net = Net()
+    ids = net.feed(CHANCE.integers(-40, 40, (2, 5)).astype(np.int32))
+    low, high = net.constant(np.array(-3, np.int32)), net.constant(np.array(4, np.int32))
+    inside = net.add("Sub", net.add("Clip", ids, low, high), net.constant(np.array(1, np.int32)))
+    y = net.add(
+        "Gather",
+        net.feed(floats(*((6, 2, inner) if axis == 0 else (2, 6, inner)))),
+        inside,
+        axis=axis,
+    )
+    assert labels(net, net.add("Relu", y)) == ["Clip + Sub + Gather + Relu"]
+
+
 def test_integers_and_bools() -> None:
     net = Net()
     x, y = (net.feed(CHANCE.integers(-9, 9, (4, 7)).astype(np.int32)) for _ in range(2))

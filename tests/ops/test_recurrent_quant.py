@@ -20,6 +20,7 @@ from tests.ops.harness import (
     supported,
 )
 from tests.ops.standard import for_each, on_gpu
+from tests.ops.test_prologues import Net, labels
 
 MS = "com.microsoft"
 FIXED = (1, 2, 8, 9, 10, 11)
@@ -114,3 +115,21 @@ def test_gpu_with_open_sizes() -> None:
 def test_what_is_refused() -> None:
     assert "not constants" in supported(CASES[0].replace(constants=())).reason
     assert "no input" in supported(lstm(0, 1, 5, 4)).reason
+
+
+@pytest.mark.gpu
+def test_steps_are_stored_where_they_belong() -> None:
+    case = lstm(6, 3, 5, 8, direction="bidirectional")
+    net = Net()
+    inputs = [
+        ""
+        if value is None
+        else net.constant(value)
+        if i in FIXED
+        else net.feed(value, ("n", 3, 5) if i == 0 else ())
+        for i, value in enumerate(case.inputs)
+    ]
+    y = net.add("DynamicQuantizeLSTM", *inputs, domain=MS, **case.attrs)
+    turned = net.add("Transpose", y, perm=[0, 2, 1, 3])
+    found = labels(net, turned, tolerance=case.definition.tolerance if case.definition else 0)
+    assert found == ["DynamicQuantizeLSTM + Transpose"]
