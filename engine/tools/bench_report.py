@@ -135,7 +135,7 @@ def rows(results: Sequence[Measurement]) -> list[Row]:
     add("  rest", _rest)
     add("host overhead a call", lambda r: r.overhead_ms)
     add("call of empty dispatches, least", lambda r: min(r.hollow_ms) if r.hollow_ms else None)
-    add("  upload and download of it", lambda r: min(r.moving_ms) if r.moving_ms else None)
+    add("  of it upload and download", lambda r: min(r.moving_ms) if r.moving_ms else None)
     add("CPU time a call", lambda r: statistics.median(r.cpu_ms) if r.cpu_ms else None)
     add_size("peak memory of a process", lambda r: r.peak_nbytes)
     add_size("memory on the device", lambda r: r.device_nbytes or None)
