@@ -38,7 +38,7 @@ def conv(
         if w.shape[0] % group:
             raise ValueError(f"{w.shape[0]} output channels do not split into {group} groups")
         win = windows(x.shape[2:], w.shape[2:], **window)
-        return convolution(x.shape[0], w.shape, win, group, dtype)
+        return convolution(x.shape[0], w.shape, win, group, dtype, 1 in memo.constants)
 
     dtype = wide(x.dtype)
     convolve = memo.sized((x.shape, w.shape, dtype), prepared)

@@ -16,6 +16,7 @@ import numpy as np
 from cpu_fallback import threads
 from cpu_fallback.convolve_depthwise import depthwise
 from cpu_fallback.convolve_pieces import Compute, Sizes, pieces, scratch
+from cpu_fallback.convolve_winograd import fits, is_faster, winograd
 from cpu_fallback.planes import Layout, layout
 from cpu_fallback.products import product
 from cpu_fallback.registry import Memo, Tensor
@@ -34,15 +35,21 @@ class Route(enum.Enum):
     COLUMNS = "one product of the taps of every window, copied side by side"
     DEPTHWISE = "one channel a group: a sum over taps, whose pixels lie side by side"
     TAPS = "a product for each tap, on shifted views"
+    WINOGRAD = "products of transformed tiles and kernels"
 
 
-def route(win: Windows, channels: int, each: int, group: int) -> Route:
-    """The fastest way, for `channels` in and `each` out in a group."""
+def route(win: Windows, channels: int, each: int, group: int, constant: bool) -> Route:
+    """The fastest way, for `channels` in and `each` out in a group.
+
+    constant: whether what is made of the weights serves all calls.
+    """
     taps = math.prod(win.kernel)
     if taps == 1:
         return Route.POINTWISE
     if channels == each == 1 and group > 1 and len(win.out) <= 2 and taps <= MAX_TAPS:
         return Route.DEPTHWISE
+    if constant and fits(win, group) and is_faster(win, channels, each):
+        return Route.WINOGRAD
     if channels >= MIN_TAP_CHANNELS and each <= min(channels, FEW_OUTPUTS) and _is_flat(win):
         return Route.TAPS
     return Route.COLUMNS
@@ -83,9 +90,17 @@ class Convolution:
 
 
 def convolution(
-    batch: int, w: tuple[int, ...], win: Windows, group: int, dtype: np.dtype[Any]
+    batch: int,
+    w: tuple[int, ...],
+    win: Windows,
+    group: int,
+    dtype: np.dtype[Any],
+    constant: bool,
 ) -> Convolution:
-    """What convolves `batch` images with weights of shape `w` [M, C/group, kernel]."""
+    """What convolves `batch` images with weights of shape `w` [M, C/group, kernel].
+
+    constant: whether they are the same in every call.
+    """
     channels, each = w[1], w[0] // group
     sizes = Sizes(win, batch, group, channels, each, dtype)
     make = {
@@ -93,7 +108,8 @@ def convolution(
         Route.COLUMNS: _by_columns,
         Route.DEPTHWISE: depthwise,
         Route.TAPS: _by_taps,
-    }[route(win, channels, each, group)]
+        Route.WINOGRAD: winograd,
+    }[route(win, channels, each, group, constant)]
     shape = (batch, w[0], *win.out)
     return Convolution(shape, make(sizes) if math.prod(shape) and channels else _nothing)
 

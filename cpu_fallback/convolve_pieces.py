@@ -48,12 +48,19 @@ class Scratch(threading.local):
 scratch = Scratch()
 
 
-def pieces(groups: int, rows: int, row_nbytes: int) -> list[tuple[slice, slice]]:
-    """Groups and rows to compute together: what they need (`row_nbytes` each) fits the cache."""
-    if rows * row_nbytes <= PIECE_NBYTES:
-        together = max(1, PIECE_NBYTES // max(1, rows * row_nbytes))
+def pieces(
+    groups: int, rows: int, row_nbytes: int, shared_nbytes: int = 0
+) -> list[tuple[slice, slice]]:
+    """Groups and rows to compute together: what they need (`row_nbytes` each) fits the cache.
+
+    shared_nbytes: what every piece reads anew, weights; no piece needs less, so that this is less
+        than what it does besides.
+    """
+    room = max(PIECE_NBYTES, shared_nbytes)
+    if rows * row_nbytes <= room:
+        together = max(1, room // max(1, rows * row_nbytes))
         return [(at, slice(0, rows)) for at in evenly(groups, together)]
-    step = max(1, PIECE_NBYTES // row_nbytes)
+    step = max(1, room // row_nbytes)
     cuts = evenly(rows, step)
     return [(slice(g, g + 1), cut) for g in range(groups) for cut in cuts]
 

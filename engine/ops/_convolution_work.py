@@ -7,6 +7,7 @@ from math import prod
 from cpu_fallback.convolve import Route, route
 from cpu_fallback.convolve_depthwise import lines, raised
 from cpu_fallback.convolve_pieces import pieces
+from cpu_fallback.convolve_winograd import NUMBERS, TILE, tiles
 from cpu_fallback.planes import layout
 from cpu_fallback.windows import Windows, windows
 from engine.ops import NodeView
@@ -39,14 +40,19 @@ def conv_cpu(view: NodeView) -> CpuWork:
         return CpuWork(2)
     group = int(view.attr("group", 1))
     win, channels, each = host_windows(view), w[1], w[0] // group
-    way = route(win, channels, each, group)
+    way = route(win, channels, each, group, view.const(1) is not None)
     written = prod(y) * FLOAT_NBYTES
     bias = 2 * written if view.has(2) else 0
     if way is Route.POINTWISE:
         products = (Products(x[0] * group, each, channels, prod(win.out)),)
         moved = (2 * prod(x) * FLOAT_NBYTES,) if prod(win.strides) > 1 or any(win.begin) else ()
         return CpuWork(8, products=products, near=bias, passes=(*moved, written))
-    one = {Route.COLUMNS: _by_columns, Route.DEPTHWISE: _depthwise, Route.TAPS: _by_taps}[way]
+    one = {
+        Route.COLUMNS: _by_columns,
+        Route.DEPTHWISE: _depthwise,
+        Route.TAPS: _by_taps,
+        Route.WINOGRAD: _winograd,
+    }[way]
     image = one(win, channels, each, group)
     return (image + CpuWork(20, near=bias // x[0], passes=(written // x[0],))).times(x[0])
 
@@ -64,6 +70,24 @@ def _by_columns(win: Windows, channels: int, each: int, group: int) -> CpuWork:
         products=(Products(group * -(-win.out[0] // rows), each, inner, rows * row),),
         strided=0 if near else columns,
         near=near + padded,
+    )
+
+
+def _winograd(win: Windows, channels: int, each: int, group: int) -> CpuWork:
+    """Tiles copied and transformed, products of their numbers, and the way back."""
+    high, wide = tiles(win)
+    parts = pieces(1, high, NUMBERS * max(channels, each) * wide * FLOAT_NBYTES)
+    count = max(rows.stop - rows.start for _, rows in parts) * wide
+    results = TILE * TILE
+    return CpuWork(
+        16 * len(parts),
+        products=(
+            Products(len(parts), NUMBERS, NUMBERS, channels * count),
+            Products(len(parts) * NUMBERS, each, channels, count),
+            Products(len(parts), each * count, NUMBERS, results),
+        ),
+        strided=NUMBERS * channels * count * len(parts),
+        near=4 * FLOAT_NBYTES * results * (channels + each) * count * len(parts),
     )
 
 

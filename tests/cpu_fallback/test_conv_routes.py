@@ -13,6 +13,10 @@ from cpu_fallback.windows import windows
 
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "taps": ((2, 16, 7, 11), (7, 16, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "winograd": ((1, 40, 41, 46), (32, 40, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "winograd, whole tiles": ((2, 33, 46, 34), (37, 33, 3, 3), {}),
+    "winograd, padded": ((2, 32, 37, 43), (41, 32, 3, 3), {"pads": [3, 0, 2, 5]}),
+    "winograd, cropped": ((1, 32, 47, 43), (41, 32, 3, 3), {"pads": [-2, -1, 1, -3]}),
     "taps, 1-D": ((1, 9, 41), (5, 9, 4), {"dilations": [3], "pads": [2, 0]}),
     "taps, groups": ((2, 32, 5, 13), (8, 8, 2, 3), {"group": 4, "pads": [0, 2, 1, 0]}),
     "taps, 3-D": ((1, 8, 5, 6, 11), (3, 8, 2, 3, 2), {"pads": [1, 0, 1, 0, 1, 0]}),
@@ -85,7 +89,7 @@ def test_route(name: str) -> None:
     x_shape, w_shape, attrs = CASES[name]
     group, window = attrs.get("group", 1), {k: v for k, v in attrs.items() if k != "group"}
     win = windows(x_shape[2:], w_shape[2:], **window)
-    way = convolve.route(win, w_shape[1], w_shape[0] // group, group)
+    way = convolve.route(win, w_shape[1], w_shape[0] // group, group, True)
     assert way.name.lower() == name.split(",")[0].split()[0]
 
 
@@ -98,11 +102,39 @@ def test_conv(name: str, nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x, w = (chance.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))
     b = chance.standard_normal(w_shape[0]).astype(np.float32)
     want = by_hand(x, w, b, attrs)
+    tolerance = 4e-6 * max(5.0, np.abs(want).max())
     call = registry.prepare("Conv", "", 11, attrs, 1, [1, 2])
     for _ in range(2):
-        np.testing.assert_allclose(call([x, w, b])[0], want, rtol=2e-5, atol=2e-5)
+        np.testing.assert_allclose(call([x, w, b])[0], want, rtol=2e-5, atol=tolerance)
     (plain,) = registry.run("Conv", "", 11, attrs, [x, w], 1)
-    np.testing.assert_allclose(plain, want - b.reshape(-1, *[1] * (x.ndim - 2)), rtol=0, atol=2e-5)
+    np.testing.assert_allclose(
+        plain, want - b.reshape(-1, *[1] * (x.ndim - 2)), rtol=0, atol=tolerance
+    )
+
+
+def test_winograd_is_as_exact_as_float32_allows() -> None:
+    chance = np.random.default_rng(0)
+    x = np.maximum(chance.standard_normal((1, 64, 40, 40)), 0).astype(np.float32)
+    w = (chance.standard_normal((48, 64, 3, 3)) / 24).astype(np.float32)
+    b = np.zeros(48, np.float32)
+    call = registry.prepare("Conv", "", 11, {"pads": [1, 1, 1, 1]}, 1, [1, 2])
+    want = by_hand(x, w, b, {"pads": [1, 1, 1, 1]})
+    assert np.abs(call([x, w, b])[0] - want).max() < 4e-6 * np.abs(want).max()
+
+
+def test_winograd_gives_equal_channels_equal_results() -> None:
+    chance = np.random.default_rng(0)
+    x = chance.standard_normal((1, 32, 37, 43)).astype(np.float32)
+    w = np.repeat(chance.standard_normal((1, 32, 3, 3)), 48, axis=0).astype(np.float32)
+    call = registry.prepare("Conv", "", 11, {"pads": [1, 1, 1, 1]}, 1, [1])
+    y = call([x, w])[0]
+    assert (y == y[:, :1]).all()
+
+
+def test_weights_that_change_are_not_transformed() -> None:
+    x_shape, w_shape, attrs = CASES["winograd"]
+    win = windows(x_shape[2:], w_shape[2:], **attrs)
+    assert convolve.route(win, w_shape[1], w_shape[0], 1, False) is convolve.Route.COLUMNS
 
 
 def test_what_is_remembered_is_only_of_constants() -> None:
