@@ -7,7 +7,6 @@ Errors inside `queue.submit` abort the process, so whoever submits checks everyt
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
@@ -39,8 +38,8 @@ _TIMESTAMPS = "timestamp-query"
 REPEAT_NBYTES = 256
 """The alignment of uniform buffers that every device takes."""
 READBACK = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-MAX_COMPILERS = 4
-"""Threads that compile kernels: drivers take long, and let other threads run."""
+Wanted = tuple[Kernel, bytes | None]
+"""A kernel, and the uniform words that it will soon be dispatched with, if it will be."""
 MAX_PIPELINES = 1024
 """Of how many kernels a device keeps the pipelines, beyond those that plans in use hold."""
 
@@ -263,29 +262,37 @@ class Device:
         found = self._pipelines.get(kernel.key)
         if found is None:
             started = self._compiling.pop(kernel.key, None)
-            found = self._compile(kernel) if started is None else started.result()
+            found = self.compile(kernel) if started is None else started.result()
             self._pipelines[kernel.key] = found
             if len(self._pipelines) > MAX_PIPELINES:
                 self._pipelines.popitem(last=False)
         self._pipelines.move_to_end(kernel.key)
         return found
 
-    def compile_ahead(self, kernels: Iterable[Kernel]) -> None:
+    def compile_ahead(self, wanted: Iterable[Wanted]) -> None:
         """Begins to compile kernels in threads; `pipeline` waits for each, and has its errors."""
         known = self._pipelines.keys() | self._compiling.keys()
-        new = {k.key: k for k in kernels if k.key not in known}
+        new = {k.key: (k, words) for k, words in wanted if k.key not in known}
         if len(new) < 2:
             return
-        from concurrent.futures import ThreadPoolExecutor
+        from engine.runtime.compilers import compile_ahead
 
         self.require()
-        for kernel in new.values():
+        for kernel, _ in new.values():
             self._layout_of(kernel)
-        pool = ThreadPoolExecutor(min(MAX_COMPILERS, os.cpu_count() or 1), "onnx-wgpu compiler")
-        self._compiling.update((key, pool.submit(self._compile, k)) for key, k in new.items())
-        pool.shutdown(wait=False)
+        self._compiling.update(compile_ahead(self, new.values()))
 
-    def _compile(self, kernel: Kernel) -> Pipeline:
+    @property
+    def compiles_late(self) -> bool:
+        """Whether the driver compiles kernels when they are first dispatched."""
+        return self.info.is_software and "llvmpipe" in self.info.title
+
+    def another(self) -> Device:
+        """A further device like this one."""
+        return Device(self.info, self.target)
+
+    def compile(self, kernel: Kernel) -> Pipeline:
+        """A new pipeline of a kernel. Raises: ShaderError if the driver refuses it."""
         layout = self._layout_of(kernel)
         # naga wants this one, and refuses `enable subgroups;`
         code = ("enable f16;\n" if "shader-f16" in kernel.features else "") + kernel.wgsl

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import subprocess
 import sys
@@ -15,7 +14,7 @@ import onnx.numpy_helper
 import onnx.parser
 import pytest
 
-from engine.errors import DeviceError, ShaderError
+from engine.errors import DeviceError
 from engine.runtime import cache, native
 from engine.runtime import device as device_module
 from engine.runtime.device import READBACK, STORAGE, Device, choose_adapter
@@ -206,31 +205,6 @@ print(len(mine), *mine, sep="\n")
     assert done.returncode == 0, done.stderr
     count, *names = done.stdout.strip().splitlines()
     assert int(count) <= 4, names
-
-
-def test_kernels_compiled_ahead_are_those_that_are_used(device: Device) -> None:
-    with InferenceSession(parse(MODEL), device="gpu") as session:
-        kernels = session.plan().kernels
-    assert len(kernels) > 2
-    device.compile_ahead([*kernels, *kernels])
-    device.compile_ahead(kernels)
-    ahead = dict(device._compiling)
-    assert ahead.keys() == {k.key for k in kernels}
-    for kernel in kernels:
-        assert device.pipeline(kernel) is ahead[kernel.key].result()
-        assert device.pipeline(kernel) is ahead[kernel.key].result()
-    assert not device._compiling
-
-
-def test_an_error_of_a_kernel_compiled_ahead_comes_when_it_is_used(device: Device) -> None:
-    with InferenceSession(parse(MODEL), device="gpu") as session:
-        good, bad, *_ = session.plan().kernels
-    bad = dataclasses.replace(bad, wgsl="fn main() { let a = nothing; }")
-    device.compile_ahead([good, bad])
-    assert device.pipeline(good).kernel is good
-    for _ in range(2):
-        with pytest.raises(ShaderError, match="nothing"):
-            device.pipeline(bad)
 
 
 def test_pipelines_that_were_not_used_for_long_are_dropped(

@@ -32,7 +32,7 @@ def test_lines_of_many_widths_share_a_plan(
 
         monkeypatch.setattr(cls, name, call)
 
-    counted(Device, "_compile")
+    counted(Device, "compile")
     counted(Lowerer, "lower")
     rng = np.random.default_rng(0)
     with engine.InferenceSession(model.fetch(), device="gpu") as session:

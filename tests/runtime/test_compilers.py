@@ -1,0 +1,250 @@
+"""Kernels compiled in threads before they are used, on one device or on several."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from engine.errors import DeviceError, ShaderError
+from engine.runtime import compilers
+from engine.runtime.device import Device, choose_adapter
+from engine.runtime.session import InferenceSession
+from engine.shader import Kernel
+from engine.target import Target
+from tests.runtime.models import parse
+
+pytestmark = pytest.mark.gpu
+
+MODEL = """deep (float[n,5] x, float[n,2,4] s, float[1,1024,4] w, float[1,1024,256] r)
+    => (float[n,5] y, float[n,1,2,256] h) {
+  a = Softmax(x)
+  y = Sigmoid(a)
+  h = LSTM <hidden_size = 256> (s, w, r)
+}"""
+"""Kernels with and without parameters, one of which repeats."""
+
+
+@pytest.fixture
+def device() -> Iterator[Device]:
+    device = Device(choose_adapter(), Target.baseline())
+    yield device
+    device.close()
+
+
+@pytest.fixture(scope="module")
+def kernels() -> tuple[Kernel, ...]:
+    with InferenceSession(parse(MODEL), device="gpu") as session:
+        found = session.plan().kernels
+    assert len(found) > 2
+    assert any(k.repeats for k in found)
+    return found
+
+
+@dataclasses.dataclass
+class Seen:
+    """What devices did: pipelines made, submits, devices closed."""
+
+    compiled: list[tuple[Device, str]] = dataclasses.field(default_factory=list)
+    submits: list[Device] = dataclasses.field(default_factory=list)
+    closed: list[Device] = dataclasses.field(default_factory=list)
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    seen = Seen()
+    compile_, submit, close = Device.compile, Device.submit, Device.close
+
+    def watched_compile(self: Device, kernel: Kernel) -> Any:
+        seen.compiled.append((self, kernel.key))
+        return compile_(self, kernel)
+
+    def watched_submit(self: Device, encoder: Any) -> None:
+        seen.submits.append(self)
+        submit(self, encoder)
+
+    def watched_close(self: Device) -> None:
+        seen.closed.append(self)
+        close(self)
+
+    monkeypatch.setattr(Device, "compile", watched_compile)
+    monkeypatch.setattr(Device, "submit", watched_submit)
+    monkeypatch.setattr(Device, "close", watched_close)
+    return seen
+
+
+def late(
+    monkeypatch: pytest.MonkeyPatch, is_late: bool, cores: int = 2, slow_s: float = 0.0
+) -> None:
+    """Takes all drivers for such as compile at the first dispatch, or not; with so many cores.
+
+    By default whatever they compile counts as slow.
+    """
+    monkeypatch.setattr(Device, "compiles_late", is_late)
+    monkeypatch.setattr(compilers.os, "cpu_count", lambda: cores)
+    for name in compilers.UNCACHED:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(compilers, "SLOW_S", slow_s)
+
+
+def unfinished() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name.startswith("onnx-wgpu compiler")]
+
+
+def settled() -> None:
+    for thread in unfinished():
+        thread.join()
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_kernels_compiled_ahead_are_those_that_are_used(
+    device: Device,
+    kernels: tuple[Kernel, ...],
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+    is_late: bool,
+) -> None:
+    late(monkeypatch, is_late)
+    device.compile_ahead((k, b"") for k in (*kernels, *kernels))
+    device.compile_ahead((k, b"") for k in kernels)
+    found = [device.pipeline(kernel) for kernel in kernels]
+    assert [p.kernel for p in found] == list(kernels)
+    assert [device.pipeline(kernel) for kernel in kernels] == found
+    mine = [key for where, key in seen.compiled if where is device]
+    assert sorted(mine) == sorted(k.key for k in kernels)
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_an_error_of_a_kernel_compiled_ahead_comes_when_it_is_used(
+    device: Device, kernels: tuple[Kernel, ...], monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    late(monkeypatch, is_late)
+    good, bad, *_ = kernels
+    bad = dataclasses.replace(bad, wgsl="fn main() { let a = nothing; }")
+    device.compile_ahead([(good, b""), (bad, b"")])
+    assert device.pipeline(good).kernel is good
+    for _ in range(2):
+        with pytest.raises(ShaderError, match="nothing"):
+            device.pipeline(bad)
+
+
+def test_a_driver_that_compiles_early_is_given_nothing_to_dispatch(
+    device: Device, kernels: tuple[Kernel, ...], seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late(monkeypatch, False)
+    device.compile_ahead((k, b"") for k in kernels)
+    for kernel in kernels:
+        device.pipeline(kernel)
+    assert not seen.submits
+    assert {where for where, _ in seen.compiled} == {device}
+
+
+def test_one_that_compiles_late_dispatches_each_kernel_once_on_one_of_the_devices(
+    device: Device, kernels: tuple[Kernel, ...], seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late(monkeypatch, True)
+    device.compile_ahead((k, b"") for k in kernels)
+    for kernel in kernels:
+        device.pipeline(kernel)
+    settled()
+    assert len(seen.submits) == len(kernels)
+    others = set(seen.submits) - {device}
+    assert len(others) <= 1
+    assert set(seen.closed) == {where for where, _ in seen.compiled} - {device} | others
+    assert not device.lost
+
+
+def test_where_the_drivers_cache_has_everything_no_other_device_is_made(
+    device: Device, kernels: tuple[Kernel, ...], seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late(monkeypatch, True, slow_s=60.0)
+    device.compile_ahead((k, b"") for k in kernels)
+    for kernel in kernels:
+        device.pipeline(kernel)
+    assert seen.submits
+    assert {where for where, _ in seen.compiled} == {device}
+
+
+@pytest.mark.parametrize("name", compilers.UNCACHED)
+def test_without_the_drivers_cache_no_other_device_compiles(
+    device: Device,
+    kernels: tuple[Kernel, ...],
+    seen: Seen,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+) -> None:
+    late(monkeypatch, True)
+    monkeypatch.setenv(name, "true")
+    device.compile_ahead((k, b"") for k in kernels)
+    for kernel in kernels:
+        device.pipeline(kernel)
+    assert seen.submits == [device] * len(kernels)
+
+
+def test_kernels_that_may_not_be_used_are_not_dispatched(
+    device: Device, kernels: tuple[Kernel, ...], seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late(monkeypatch, True)
+    used = kernels[0]
+    device.compile_ahead((k, b"" if k is used else None) for k in kernels)
+    for kernel in kernels:
+        device.pipeline(kernel)
+    assert len(seen.submits) == 1
+
+
+def test_one_device_does_if_the_adapter_gives_no_other(
+    device: Device, kernels: tuple[Kernel, ...], seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(self: Device) -> Device:
+        raise DeviceError("one is enough")
+
+    late(monkeypatch, True, cores=4)
+    monkeypatch.setattr(Device, "another", refuse)
+    device.compile_ahead((k, b"") for k in kernels)
+    assert [device.pipeline(kernel).kernel for kernel in kernels] == list(kernels)
+    assert set(seen.submits) == {device}
+
+
+def test_a_further_device_that_is_lost_does_no_harm(
+    device: Device, kernels: tuple[Kernel, ...], seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    another = Device.another
+
+    def lost(self: Device) -> Device:
+        made = another(self)
+        made.wgpu.destroy()
+        return made
+
+    late(monkeypatch, True)
+    monkeypatch.setattr(Device, "another", lost)
+    device.compile_ahead((k, b"") for k in kernels)
+    assert [device.pipeline(kernel).kernel for kernel in kernels] == list(kernels)
+    assert not device.lost
+
+
+def test_a_call_compiles_with_the_words_that_it_dispatches_with(
+    seen: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late(monkeypatch, True)
+    wanted: list[tuple[Kernel, bytes | None]] = []
+    ahead = Device.compile_ahead
+
+    def watched(self: Device, given: Any) -> None:
+        wanted.extend(given)
+        ahead(self, wanted)
+
+    monkeypatch.setattr(Device, "compile_ahead", watched)
+    model = "s (float[n,6] x) => (float[n,6] y, float[n,6] z) { z = Sin(x) y = Softmax(x) }"
+    with InferenceSession(parse(model), device="gpu") as session:
+        x = np.linspace(-1, 1, 30, dtype=np.float32).reshape(5, 6)
+        _, z = session.run(None, {"x": x})
+    np.testing.assert_allclose(z, np.sin(x), atol=1e-6)
+    (kernel, given) = next((k, w) for k, w in wanted if k.stem.startswith("softmax"))
+    assert given is not None
+    words = np.frombuffer(given, np.uint32)
+    params = dict(zip((name for name, _ in kernel.params), words, strict=False))
+    assert (params["rows"], params["count"]) == (5, 6)
