@@ -93,9 +93,11 @@ def saturate(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
     if is_integer(dtype):
         low, high = integer_range(dtype)
         if x.dtype.kind == "f":
-            x = np.where(np.isnan(x), x.dtype.type(0), x)
+            unknown = np.isnan(x)
+            if unknown.any():
+                x = np.where(unknown, x.dtype.type(0), x)
         if high < 2**24:
-            return np.clip(x, low, high).astype(np.int64).astype(dtype)
+            return np.clip(x, low, high).astype(np.int32).astype(dtype)
         with np.errstate(invalid="ignore"):
             result = x.astype(dtype)
         result = np.where(x >= high, np.array(high, dtype), result)

@@ -29,7 +29,7 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None, bias: Tensor | None
     Returns: [..., M, N], in `out` if it is given.
     """
     if out is None:
-        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        batch = () if a.ndim == b.ndim == 2 else np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         out = np.empty((*batch, a.shape[-2], b.shape[-1]), a.dtype)
     axis, counts = blocks(out.shape, a.shape[-1], a.itemsize)
     if counts == (1, 1, 1):

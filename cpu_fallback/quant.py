@@ -7,8 +7,9 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from cpu_fallback.elementwise import fitting
 from cpu_fallback.numeric import element_type, is_integer, saturate, wide
-from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
 from cpu_fallback.windows import WindowAttributes, windows
 
 
@@ -40,9 +41,10 @@ def spread(values: Tensor, shape: tuple[int, ...], axis: int, block_size: int) -
 
 def _to_levels(scaled: Tensor, zero_point: Tensor | None, dtype: np.dtype[Any]) -> Tensor:
     """Round half to even, add the zero point and saturate to the integer type."""
-    levels = np.rint(scaled)
+    levels = np.asarray(np.rint(scaled))
     if zero_point is not None:
-        levels = levels + zero_point.astype(levels.dtype)
+        points = zero_point.astype(levels.dtype)
+        levels = np.add(levels, points, out=fitting(levels, points))
     return saturate(levels, dtype)
 
 
@@ -122,11 +124,11 @@ def dequantize_linear(
 
 def dynamic_range(x: Tensor) -> tuple[np.float32, np.uint8]:
     """uint8 scale and zero point that cover `x` and 0; scale 1 if all of `x` is 0."""
-    low = np.float32(min(float(x.min(initial=0.0)), 0.0))
-    high = np.float32(max(float(x.max(initial=0.0)), 0.0))
+    low = np.float32(np.minimum.reduce(x, axis=None, initial=0.0))
+    high = np.float32(np.maximum.reduce(x, axis=None, initial=0.0))
     scale = np.float32(1.0) if low == high else (high - low) / np.float32(255)
-    zero_point = np.clip(np.rint(-low / scale), 0, 255)
-    return np.float32(scale), np.uint8(zero_point)
+    zero_point = np.minimum(np.rint(-low / scale), np.float32(255))
+    return np.float32(scale), zero_point.astype(np.uint8)
 
 
 @cpu_op("DynamicQuantizeLinear", since=11)
@@ -140,35 +142,53 @@ def dynamic_quantize_linear(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return levels, np.asarray(scale), np.asarray(zero_point)
 
 
-def exact_matmul(a: Tensor, b: Tensor) -> Tensor:
-    """Product of integer matrices given as int32, as int32; wraps like int32 on overflow.
+def exact_matmul(
+    a: Tensor, b: Tensor, peak_a: int | None = None, peak_b: int | None = None
+) -> Tensor:
+    """Product of matrices of integers, as int32; wraps like int32 on overflow.
 
     Runs in float32 or float64 BLAS where no sum can be rounded, else in int64.
+
+    Args:
+        a, b: int32, or float32 that holds integers.
+        peak_a, peak_b: what their absolute values don't exceed, if that is known.
     """
     inner = a.shape[-1]
-    peak_a = int(np.abs(a, dtype=np.int64).max(initial=0))
-    peak_b = int(np.abs(b, dtype=np.int64).max(initial=0))
+    peak_b = peak(b) if peak_b is None else peak_b
+    if peak_a is None or inner * peak_a * peak_b >= 2**24:
+        peak_a = peak(a)
     bound = inner * peak_a * peak_b
     work: type[np.generic] = np.int64
     if bound < 2**24:
         work = np.float32
     elif bound < 2**53:
         work = np.float64
-    product = np.matmul(a.astype(work), b.astype(work))
-    return np.asarray(product.astype(np.int64).astype(np.int32))
+    product = np.matmul(a.astype(work, copy=False), b.astype(work, copy=False))
+    if work is not np.float32:
+        product = product.astype(np.int64)
+    return np.asarray(product).astype(np.int32)
+
+
+def peak(x: Tensor) -> int:
+    """The largest absolute value of integers; 0 of none."""
+    return max(int(x.max(initial=0)), -int(x.min(initial=0)))
+
+
+_PEAK = 255
+"""What the difference of two 8-bit integers of one type does not exceed."""
 
 
 def _shifted(x: Tensor, zero_point: Tensor | None, per_row: bool) -> Tensor:
-    """`x` minus its zero point (scalar, per row or per column) as int32."""
-    values = x.astype(np.int32)
+    """8-bit `x` minus its zero point (scalar, per row or per column), in float32."""
+    values = x.astype(np.float32)
     if zero_point is None:
         return values
-    points = zero_point.astype(np.int32)
+    points = zero_point.astype(np.float32)
     if points.size == 1:
         points = points.reshape(())
     elif points.ndim == 1 and per_row:
         points = points[:, None]
-    return values - points
+    return np.asarray(np.subtract(values, points, out=fitting(values, points)))
 
 
 @cpu_op("MatMulInteger", since=10)
@@ -177,14 +197,22 @@ def matmul_integer(
     b: Tensor,
     a_zero_point: Tensor | None = None,
     b_zero_point: Tensor | None = None,
+    *,
+    memo: Memo = NO_MEMO,
 ) -> Tensor:
     """(a - a_zero_point) @ (b - b_zero_point) of 8-bit integers, int32, as numpy.matmul.
 
     Zero points: scalar, per row of `a` ([M] or [..., M, 1]), per column of `b` ([N] or
     [..., 1, N]). Source: ONNX MatMulInteger-10.
     """
+
+    def weights() -> tuple[Tensor, int]:
+        shifted = _shifted(b, b_zero_point, per_row=False)
+        return shifted, peak(shifted)
+
     left = _shifted(a, a_zero_point, per_row=a.ndim > 1)
-    return exact_matmul(left, _shifted(b, b_zero_point, per_row=False))
+    right, most = memo.of((1,) if b_zero_point is None else (1, 3), "weights", weights)
+    return exact_matmul(left, right, _PEAK, most)
 
 
 def integer_conv(
