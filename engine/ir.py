@@ -295,6 +295,8 @@ def sort_nodes(nodes: tuple[Node, ...], known: Iterable[str]) -> tuple[Node, ...
     """
     ready = set(known)
     producer = {name: i for i, n in enumerate(nodes) for name in n.writes}
+    if all(producer.get(name, -1) < i for i, n in enumerate(nodes) for name in n.reads):
+        return nodes
     state = [0] * len(nodes)
     ordered: list[Node] = []
     for start in range(len(nodes)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from engine.dims import Dim, Guard, at_least, divisible
 from engine.indexing import Place
@@ -34,6 +35,7 @@ class Reach:
         return {name: known[name.rpartition("_")[2]] for name, _ in tensor.params}
 
 
+@lru_cache(maxsize=1 << 10)
 def reach(place: Place, size: Dim, guarded: bool) -> Reach:
     """How to reach a part.
 

@@ -445,7 +445,8 @@ def register(op: OpDef) -> OpDef:
 
 def lookup(op_type: str, since_version: int = 1 << 30, domain: str = "") -> OpDef | None:
     """The newest form registered for at most `since_version`, or None."""
-    _import_families()
+    if not _imported:
+        _import_families()
     for form in reversed(_REGISTRY.get((domain, op_type), ())):
         if form.since <= since_version:
             return form

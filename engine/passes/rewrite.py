@@ -335,7 +335,7 @@ class Editor:
 
 def rewrite(graph: Graph, edit: Callable[[Editor], None]) -> PassResult:
     """`edit` on the graph and on all bodies inside it."""
-    editor = Editor(graph, set(_all_names(graph)))
+    editor = Editor(graph, _all_names(graph))
     editor.edit_bodies(edit)
     edit(editor)
     return editor.result()
@@ -369,8 +369,6 @@ def _all_captures(node: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(n for body in node.bodies.values() for n in body.captures))
 
 
-def _all_names(graph: Graph) -> Iterator[str]:
-    yield from graph.values
-    for node in graph.nodes:
-        for body in node.bodies.values():
-            yield from _all_names(body)
+def _all_names(graph: Graph) -> set[str]:
+    bodies = (body for node in graph.nodes for body in node.bodies.values())
+    return set(graph.values).union(*map(_all_names, bodies))
