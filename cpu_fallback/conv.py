@@ -88,10 +88,11 @@ def conv_transpose(
     extra = tuple(output_padding or (0,) * rank)
     size = x.shape[2:]
     full = tuple(
-        (n - 1) * s + (k - 1) * d + 1 if n else 0
+        (n - 1) * s + (k - 1) * d + 1
         for n, s, k, d in zip(size, steps, kernel, spread, strict=True)
     )
     begin, out = _transposed_sizes(full, size, steps, extra, auto_pad, pads, output_shape)
+    full = tuple(max(n, 0) for n in full)
     dtype = wide(x.dtype)
     whole = _scatter(
         x.astype(dtype, copy=False), w.astype(dtype, copy=False), group, steps, spread, full
@@ -154,7 +155,7 @@ def _scatter(
     """[N, group, M/group, full]: every product added where its tap falls, without pads."""
     n, c, *size = x.shape
     kernel = w.shape[2:]
-    matrix = w.reshape(group, c // group, -1).transpose(0, 2, 1)
+    matrix = w.reshape(group, c // group, math.prod(w.shape[1:])).transpose(0, 2, 1)
     products = np.matmul(matrix, x.reshape(n, group, c // group, math.prod(size)))
     products = products.reshape(n, group, w.shape[1], *kernel, *size)
     y = np.zeros((n, group, w.shape[1], *full), x.dtype)

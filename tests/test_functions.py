@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx.helper as oh
 import onnx.parser
 import pytest
 
@@ -10,6 +11,7 @@ from engine import ops
 from engine.errors import ModelError
 from engine.importer import load_model
 from engine.importer.functions import ALWAYS, FOR_GPU
+from engine.importer.opsets import MAX_NODES
 from engine.ops._fit import FITS
 from engine.runtime.session import InferenceSession
 
@@ -101,3 +103,26 @@ def test_there_are_bodies_and_no_kernels_of_what_is_expanded() -> None:
         assert schema.has_function or schema.has_context_dependent_function
         op = ops.lookup(op_type, domain=domain)
         assert op is None or not op.on_gpu
+
+
+def doubling(levels: int) -> onnx.ModelProto:
+    """Functions of which each calls the next one twice."""
+    imports = [oh.make_opsetid("", 20), oh.make_opsetid("own", 1)]
+    functions = []
+    for level in range(levels):
+        called = f"f{level + 1}"
+        nodes = [oh.make_node(called, [a], [b], domain="own") for a, b in ("xh", "hy")]
+        if level + 1 == levels:
+            nodes = [oh.make_node("Neg", ["x"], ["y"])]
+        functions.append(oh.make_function("own", f"f{level}", ["x"], ["y"], nodes, imports))
+    values = [oh.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [2]) for name in "xy"]
+    graph = oh.make_graph(
+        [oh.make_node("f0", ["x"], ["y"], domain="own")], "doubling", values[:1], values[1:]
+    )
+    return oh.make_model(graph, functions=functions, opset_imports=imports, ir_version=10)
+
+
+def test_functions_that_double_each_other_are_bounded() -> None:
+    assert len(load_model(doubling(7)).graph.nodes) == 2**6
+    with pytest.raises(ModelError, match=rf"has {2**39} nodes.*up to {MAX_NODES}"):
+        load_model(doubling(40))

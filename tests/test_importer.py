@@ -457,7 +457,7 @@ class TestMalformed:
         calls = [helper.make_node("F", ["a"], ["b"], domain="f")]
         imports = [helper.make_opsetid("f", 1)]
         proto.functions.append(helper.make_function("f", "F", ["a"], ["b"], calls, imports))
-        with pytest.raises(ModelError, match="must not be recursive"):
+        with pytest.raises(ModelError, match="call each other in a circle: F -> F"):
             load_model(proto)
 
 

@@ -9,8 +9,9 @@ All functions take models without large weights (`engine.importer.tensors.detach
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 
 import onnx
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, TensorProto, helper
@@ -22,6 +23,10 @@ from engine.importer.lifts import LIFTS, REPAIRS, Context, Rule, graphs_of
 
 OLDEST, PINNED = 6, 28
 UNCONVERTED = "unconverted."
+MAX_NODES = 2_000_000
+"""Of a model once its local functions are inlined: the largest in use have a hundredth of it, and
+at a kilobyte a node it fills what protobuf can hold. Functions that double each other come to 2^40
+in forty lines."""
 _OPSET, _DONE = "opset.", "converted"
 _WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _ONNX_ERRORS = (
@@ -170,10 +175,45 @@ def _inline(model: ModelProto) -> ModelProto:
     keys = [(f.domain, f.name, f.overload) for f in model.functions]
     if len(set(keys)) != len(keys):
         raise ModelError("two local functions have the same domain, name and overload")
+    _check_growth(model)
     try:
         return inline_local_functions(model)
     except _ONNX_ERRORS as error:
         raise ModelError(f"local functions can't be inlined: {error}") from None
+
+
+def _check_growth(model: ModelProto) -> None:
+    """Raises: ModelError if functions call each other in a circle, or come to too many nodes."""
+    functions = {(f.domain, f.name, f.overload): f.node for f in model.functions}
+
+    def calls(nodes: Iterable[NodeProto]) -> list[tuple[str, str, str]]:
+        every = (n for top in nodes for n in (top, *_inside(top)))
+        return [(n.domain, n.op_type, n.overload) for n in every]
+
+    called = {key: calls(nodes) for key, nodes in functions.items()}
+    order = TopologicalSorter({k: [c for c in v if c in functions] for k, v in called.items()})
+    sizes: dict[tuple[str, str, str], int] = {}
+    try:
+        for key in order.static_order():
+            sizes[key] = sum(sizes.get(c, 1) for c in called[key])
+    except CycleError as error:
+        names = " -> ".join(name for _, name, _ in error.args[1])
+        raise ModelError(f"local functions call each other in a circle: {names}") from None
+    total = sum(sizes.get(c, 1) for c in calls(model.graph.node))
+    if total > MAX_NODES:
+        raise ModelError(
+            f"the model has {total} nodes with the bodies of its local functions in place of their "
+            f"calls; up to {MAX_NODES} can be loaded"
+        )
+
+
+def _inside(node: NodeProto) -> Iterator[NodeProto]:
+    """The nodes in the bodies of a node."""
+    for attribute in node.attribute:
+        for graph in (attribute.g, *attribute.graphs):
+            for inner in graph.node:
+                yield inner
+                yield from _inside(inner)
 
 
 def _convert(model: ModelProto, version: int) -> ModelProto:

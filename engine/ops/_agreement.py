@@ -98,15 +98,33 @@ def _concat(view: NodeView) -> Iterator[Guard]:
                 yield from same(view, a, b)
 
 
-def _conv(view: NodeView) -> Iterator[Guard]:
+def _grouped(view: NodeView, x: Shape, w: Shape) -> Iterator[Guard]:
+    """Each group of output channels takes its share of the input's."""
     group = int(view.attr("group", 1))
-    yield from same(view, view.shape(0)[1], view.shape(1)[1] * group)
+    yield from same(view, x[1], w[1] * group)
+    yield dims.divisible(w[0], group, f"{group} divides {w[0]} in {view.describe()}")
+
+
+def _conv_integer(view: NodeView) -> Iterator[Guard]:
+    yield from _grouped(view, view.shape(0), view.shape(1))
+
+
+def _conv_quantised(view: NodeView) -> Iterator[Guard]:
+    yield from _grouped(view, view.shape(0), view.shape(3))
+    if view.has(8):
+        yield from same(view, view.shape(8)[0], view.shape(3)[0])
+
+
+def _conv(view: NodeView) -> Iterator[Guard]:
+    yield from _grouped(view, view.shape(0), view.shape(1))
     if view.has(2):
         yield from same(view, view.shape(2)[0], view.out_shape()[1])
 
 
 def _conv_transpose(view: NodeView) -> Iterator[Guard]:
-    yield from same(view, view.shape(0)[1], view.shape(1)[0])
+    x, group = view.shape(0), int(view.attr("group", 1))
+    yield from same(view, x[1], view.shape(1)[0])
+    yield dims.divisible(x[1], group, f"{group} divides {x[1]} in {view.describe()}")
     if view.has(2):
         yield from same(view, view.shape(2)[0], view.out_shape()[1])
 
@@ -286,6 +304,7 @@ _RULES: dict[str, Rule] = {
     "BatchNormalization": _per_channel,
     "Concat": _concat,
     "Conv": _conv,
+    "ConvInteger": _conv_integer,
     "ConvTranspose": _conv_transpose,
     "DepthToSpace": _blocks,
     "Expand": _expand,
@@ -300,6 +319,7 @@ _RULES: dict[str, Rule] = {
     "LayerNormalization": _normalization,
     "MatMul": _matmul,
     "MaxUnpool": _max_unpool,
+    "QLinearConv": _conv_quantised,
     "RMSNormalization": _normalization,
     "RNN": _recurrent,
     "Resize": _resize,

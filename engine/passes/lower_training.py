@@ -11,12 +11,9 @@ import numpy as np
 
 from engine.dtypes import FLOAT32
 from engine.ir import Graph, Node
+from engine.ops.losses import OPTIMISERS, TRAINING
 from engine.passes.base import PassResult
 from engine.passes.build import Builder, Rule, replace_nodes
-
-DOMAIN = "ai.onnx.preview.training"
-_GROUPS = {"Adagrad": 3, "Adam": 4, "Momentum": 3}
-"""Tensors for each one that is optimised: itself, its gradient, what is remembered."""
 
 
 def lower_training(graph: Graph) -> PassResult:
@@ -25,14 +22,11 @@ def lower_training(graph: Graph) -> PassResult:
 
 
 def _rule_of(node: Node) -> Rule | None:
-    return _optimiser if node.domain == DOMAIN and node.op_type in _GROUPS else None
+    return _optimiser if node.domain == TRAINING and node.op_type in OPTIMISERS else None
 
 
 def _optimiser(b: Builder) -> str:
-    groups = _GROUPS[b.node.op_type]
-    count, rest = divmod(len(b.node.inputs) - 2, groups)
-    if rest or count < 1:
-        return f"it has {len(b.node.inputs)} inputs"
+    count = (len(b.node.inputs) - 2) // OPTIMISERS[b.node.op_type]
     others = [b.dtype(i) for i in (0, *range(2, len(b.node.inputs)))]
     if any(dtype != FLOAT32 for dtype in others):
         return "it does not compute in float32"

@@ -9,6 +9,7 @@ from unittest import mock
 import numpy as np
 import onnx
 import onnx.helper as oh
+import onnx.parser
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
@@ -653,6 +654,36 @@ def test_weights_that_are_no_constants_are_packed_on_the_gpu() -> None:
         assert op is not None and op.lower is not None
         view = Lowering(graph, node, NodeView(graph, node).target, str, lambda *a: "derived")
         assert len(op.lower(view)) == stages
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("sizes", ["0", "n"])
+@pytest.mark.parametrize(
+    ("x", "attrs", "out"),
+    [
+        ((1, 1, 0), "", 2),
+        ((1, 1, 0), "strides = [2], output_padding = [1]", 2),
+        ((1, 1, 0), "output_shape = [5]", 5),
+        ((1, 1, 0), "pads = [1, 1]", 0),
+        ((1, 1, 0), 'auto_pad = "SAME_UPPER"', 0),
+        ((1, 0, 4), "", 6),
+    ],
+)
+def test_nothing_transposed(
+    x: tuple[int, ...], attrs: str, out: int, sizes: str, device: str
+) -> None:
+    """The formula for sizes holds for an empty axis too; what no element reaches is the bias."""
+    declared = "float[1, c, n] x" if sizes == "n" else f"float{[*x]} x"
+    text = f"""<ir_version: 9, opset_import: ["": 22]>
+    g ({declared}, float[{x[1]}, 2, 3] w, float[2] b) => (float y) {{
+        y = ConvTranspose{f"<{attrs}>" if attrs else ""}(x, w, b) }}"""
+    feeds = {"x": np.ones(x), "w": np.ones((x[1], 2, 3)), "b": np.array([3, 4])}
+    with engine.InferenceSession(
+        onnx.parser.parse_model(text).SerializeToString(), device=device
+    ) as session:
+        (y,) = session.run(None, {n: a.astype(F) for n, a in feeds.items()})
+    np.testing.assert_array_equal(y, np.broadcast_to([[[3.0], [4.0]]], (1, 2, out)))
 
 
 @pytest.mark.gpu

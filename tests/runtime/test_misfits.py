@@ -40,6 +40,36 @@ CASES: list[tuple[str, str, Shapes, list[Shapes]]] = [
         [(1, 2, 5), (4, 2, 3), (4,)],
         [[(1, 2, 5), (4, 2, 3), (3,)], [(1, 2, 0), (4, 2, 3), (4,)]],
     ),
+    (
+        "float[1, c, n] x, float[o, i, 3] w",
+        "y = Conv<group = 2>(x, w)",
+        [(1, 4, 5), (6, 2, 3)],
+        [
+            [(1, 4, 5), (3, 2, 3)],
+            [(1, 4, 5), (4, 1, 3)],
+            [(1, 4, 5), (4, 3, 3)],
+            [(1, 6, 5), (4, 2, 3)],
+        ],
+    ),
+    (
+        "float[1, c, n] x, float[o, i, 3] w",
+        "y = ConvTranspose<group = 2>(x, w)",
+        [(1, 4, 5), (4, 2, 3)],
+        [[(1, 5, 5), (5, 2, 3)], [(1, 4, 5), (6, 2, 3)]],
+    ),
+    *(
+        (
+            "float[1, c, n] a, float[o, i, 3] b",
+            f"x = Cast<to = 2>(a) w = Cast<to = 2>(b) {body} y = Cast<to = 1>(z)",
+            [(1, 4, 5), (6, 2, 3)],
+            [[(1, 4, 5), (3, 2, 3)], [(1, 4, 5), (4, 1, 3)], [(1, 6, 5), (4, 2, 3)]],
+        )
+        for body in (
+            "z = ConvInteger<group = 2>(x, w)",
+            "s = Constant<value_float = 0.5>() o = Constant<value_int = 0>() p = Cast<to = 2>(o) "
+            "z = QLinearConv<group = 2>(x, s, p, w, s, p, s, p)",
+        )
+    ),
     ("float[n, m] x, float[k] s", "y = PRelu(x, s)", [(2, 3), (3,)], [[(2, 1), (3,)]]),
     (
         "float[n, 3] x, float[3, 5] w, float[p, 5] c",

@@ -19,6 +19,8 @@ LOSS = "float[n, c] x, int64[m] t, float[k] w"
 CAUSAL = "float[n, c, l] x, float[m, o, k] w, float[b] b, float[p, q, r] s"
 ATTENTION = "float[b, h, l, d] q, float[e, g, k, f] k, float[m, n] a"
 SCORES = "y, , , s = Attention<qk_matmul_output_mode = 0>(q, k, k, a)"
+RATE = "q = Constant<value_float = 0.1>() n = Constant<value_int = 2>()"
+MOMENTUM = '<alpha = 0.9, beta = 0.5, mode = "nesterov", norm_coefficient = 0.1>'
 CASES: list[tuple[str, str, list[Shape], list[tuple[list[Shape], str]]]] = [
     *(
         (
@@ -64,11 +66,27 @@ CASES: list[tuple[str, str, list[Shape], list[tuple[list[Shape], str]]]] = [
             ([(1, 3, 3, 8), (1, 2, 5, 8), (3, 5)], "2 divides|no multiple"),
         ],
     ),
+    *(
+        (
+            "float[a] x, float[b] g, float[c] m" + ", float[d] v" * (op == "Adam"),
+            f"{RATE} y, {'z, u' if op == 'Adam' else 'z'} = "
+            f"ai.onnx.preview.training.{op}{MOMENTUM if op == 'Momentum' else ''}"
+            f"(q, n, x, g, m{', v' if op == 'Adam' else ''})",
+            [(3,)] * count,
+            [
+                ([(3,), (2,), *[(3,)] * (count - 2)], "sizes 3 and 2"),
+                ([(3,), (1,), *[(3,)] * (count - 2)], "sizes 3 and 1"),
+                ([*[(3,)] * (count - 1), (4,)], "sizes 3 and 4"),
+            ],
+        )
+        for op, count in (("Adagrad", 3), ("Adam", 4), ("Momentum", 3))
+    ),
 ]
 
 
 def model(inputs: str, body: str) -> bytes:
-    text = f'<ir_version: 13, opset_import: ["": 28]> g ({inputs}) => (float y) {{ {body} }}'
+    head = '<ir_version: 13, opset_import: ["": 28, "ai.onnx.preview.training": 1]>'
+    text = f"{head} g ({inputs}) => (float y) {{ {body} }}"
     return onnx.parser.parse_model(text).SerializeToString()
 
 
@@ -76,13 +94,13 @@ def feeds(session: engine.InferenceSession, shapes: list[Shape]) -> dict[str, An
     rng = np.random.default_rng(0)
     made: dict[str, Any] = {}
     for given, shape in zip(session.get_inputs(), shapes, strict=True):
-        values = rng.standard_normal(shape).astype(np.float32)
-        made[given.name] = (values > 0).astype(np.int64) if "int64" in given.type else values
+        values = rng.random(shape).astype(np.float32)
+        made[given.name] = (values > 0.5).astype(np.int64) if "int64" in given.type else values
     return made
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c[1].split("= ")[1].split("<")[0][:16])
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c[1].split("(")[-2][-20:])
 def test_operands_that_do_not_fit(
     case: tuple[str, str, list[Shape], list[tuple[list[Shape], str]]],
 ) -> None:
