@@ -236,7 +236,7 @@ def generate(
         forms: which accessors to write: False for one element, True for four neighbours.
     """
     start = group.anchor.outputs[0] if group.anchor is not None else None
-    first = graph.tensor(start or group.chain[0].outputs[0])
+    first = graph.tensor(group.first.outputs[0])
     if first is None or first.shape is None:
         raise PlanError(f"group {group.label} has no known shape")
     build = _Builder(graph, storages, first.shape)

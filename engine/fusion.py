@@ -10,7 +10,7 @@ disabled: `elementwise-chain` joins elementwise nodes, `epilogue` puts them behi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from engine.groups import (
@@ -32,6 +32,7 @@ RULES: tuple[tuple[str, str], ...] = (
     ("epilogue", "elementwise nodes after a kernel are computed where it stores its output"),
     ("transposed-store", "a Transpose after a kernel is where the kernel stores its output"),
     ("prologue", "elementwise nodes before a kernel are computed where it loads what they make"),
+    ("scalar", "an elementwise node of one element is computed where larger chains read it"),
     ("border", "a Pad that repeats elements before a convolution is done where that loads them"),
     ("in-place", "what is joined or cut is part of one buffer; see `engine.parts`"),
 )
@@ -120,10 +121,11 @@ class _Draft:
     last: int
     turned: list[Turned] = field(default_factory=list)
     prologues: list[Prologue] = field(default_factory=list)
+    repeated: tuple[Node, ...] = ()
 
     @property
     def kept(self) -> Kept:
-        return Kept(tuple(t.node for t in self.turned), tuple(self.prologues))
+        return Kept(tuple(t.node for t in self.turned), tuple(self.prologues), self.repeated)
 
 
 class _Fuser:
@@ -142,6 +144,8 @@ class _Fuser:
         self.graph = graph
         self.on_gpu = on_gpu
         self.borders: dict[str, Node] = {}
+        self.scalars: dict[str, tuple[Node, ...]] = {}
+        """Value of one element to the nodes that its readers compute."""
         self.roots = roots
         self.weigh = weigh
         self.turned: set[str] = set()
@@ -162,10 +166,18 @@ class _Fuser:
         if on_gpu and node.op_type == "Transpose" and not node.domain and self._turn(node):
             return
         elementwise = on_gpu and is_elementwise(node)
+        scalars = _once(n for name in node.reads for n in self.scalars.get(name, ()))
+        if elementwise and self._is_scalar(node):
+            self.scalars[node.outputs[0]] = (*scalars, node)
+            return
         if elementwise or (on_gpu and _has_epilogue(node)):
             tensor = self.graph.tensor(node.outputs[0])
             shape = tensor.shape if tensor else None
         draft = _Draft([node], None if elementwise else node, shape, self.order[node.key])
+        if elementwise and scalars:
+            names = " and ".join(map(_name, scalars))
+            self.applied.append(f"scalar: {names} in {_name(node)}")
+            draft.nodes, draft.repeated = [*scalars, node], scalars
         if not elementwise and on_gpu and node.input(0) in self.borders:
             pad = self.borders[node.input(0)]
             self.applied.append(f"border: {_name(pad)} in {_name(node)}")
@@ -177,6 +189,30 @@ class _Fuser:
             self._load_through(node, draft)
         for name in node.writes:
             self.draft_of[name] = draft
+
+    def is_taken(self, node: Node) -> bool:
+        """Whether a node is in the groups of what reads it, and in no other."""
+        return node.outputs[0] in self.borders or node.outputs[0] in self.scalars
+
+    def _is_scalar(self, node: Node) -> bool:
+        """Whether all that reads a node of one element computes it, for each of more elements."""
+        value = node.outputs[0]
+        tensor, readers = self.graph.tensor(value), self.graph.consumers.get(value, ())
+        if "scalar" not in self.enabled or tensor is None or tensor.size != 1 or not readers:
+            return False
+        if self.graph.is_output(value) or len(node.writes) > 1:
+            return False
+        makers = (self.graph.producer.get(name) for name in node.reads)
+        if any(m and rule_for(self.graph, m, node) in self.enabled for m in makers):
+            return False
+        return all(
+            is_elementwise(r)
+            and self.on_gpu(r)
+            and r.key not in self.alone
+            and (made := self.graph.tensor(r.outputs[0])) is not None
+            and made.shape not in (None, tensor.shape)
+            for r in readers
+        )
 
     def _is_border(self, pad: Node) -> bool:
         """Whether all that reads a Pad does it where it loads."""
@@ -249,20 +285,23 @@ class _Fuser:
                 )
                 continue
             self.applied.append(f"prologue: {_name(front.nodes[-1])} in front of {_name(node)}")
-            draft.nodes = [*front.nodes, *draft.nodes]
+            draft.nodes = list(_once((*front.nodes, *draft.nodes)))
             draft.prologues.append(prologue)
+            draft.repeated = _once((*front.repeated, *draft.repeated))
             for made in front.nodes:
-                self.draft_of.update(dict.fromkeys(made.writes, draft))
+                if made not in front.repeated:
+                    self.draft_of.update(dict.fromkeys(made.writes, draft))
 
     def _no_prologue(self, prologue: Prologue, node: Node, draft: _Draft) -> str:
         """Why a node can't or should not compute what a draft of elementwise nodes makes."""
         members = {n.key for n in prologue.nodes}
-        _, outputs = boundary(self.graph, prologue.nodes, self.roots, Kept())
+        repeated = self.draft_of[prologue.value].repeated
+        _, outputs = boundary(self.graph, prologue.nodes, self.roots, Kept(repeated=repeated))
         if outputs != (prologue.value,):
             return "something else reads it, or a part of it, so it is stored anyway"
         if is_needed(self.graph, prologue.value, members | {node.key}, self.roots):
             return "something else reads it, so it is stored anyway"
-        kept = draft.kept + Kept((), (prologue,))
+        kept = draft.kept + Kept((), (prologue,), repeated)
         nodes = [*prologue.nodes, *draft.nodes]
         count = tensor_count(self.graph, nodes, node, self.roots, kept)
         if count > self.limit:
@@ -273,7 +312,7 @@ class _Fuser:
         """`node`'s draft joined with those of its producers, the latest first."""
         for name in sorted(set(node.reads), key=lambda n: self.order.get(n, -1), reverse=True):
             producer = self.graph.producer.get(name)
-            if producer is None or self.draft_of[name] is joined:
+            if producer is None or name in self.scalars or self.draft_of[name] is joined:
                 continue
             if self.draft_of[name].shape is None or name in self.turned:
                 continue
@@ -297,6 +336,8 @@ class _Fuser:
         nodes = draft.nodes + joined.nodes
         anchor = draft.anchor or joined.anchor
         kept = draft.kept + joined.kept
+        if set(kept.repeated).intersection(n for p in kept.prologues for n in p.nodes):
+            return "a kernel would compute the same scalar in front and behind"
         if anchor is not None and self._loads_what_follows(anchor, nodes, kept.prologues):
             return f"{_name(anchor)} needs what would be computed behind it"
         stored = {n.outputs[0] for n in kept.turned}
@@ -341,16 +382,21 @@ class _Fuser:
         front = [n for p in draft.prologues for n in p.nodes]
         first = [*front, *([anchor] if anchor is not None else [])]
         taken = {n.key for n in first}
-        rest = [n for n in draft.nodes + joined.nodes if n.key not in taken]
+        rest = [n for n in _once((*draft.nodes, *joined.nodes)) if n.key not in taken]
         rest.sort(key=lambda n: self.order[n.key])
         draft.nodes = [*first, *rest]
         draft.anchor = anchor
         draft.last = max(draft.last, joined.last)
         draft.turned = [*draft.turned, *joined.turned]
+        draft.repeated = _once((*draft.repeated, *joined.repeated))
         for node in joined.nodes:
-            for name in node.writes:
-                self.draft_of[name] = draft
+            if node not in joined.repeated:
+                self.draft_of.update(dict.fromkeys(node.writes, draft))
         return draft
+
+
+def _once(nodes: Iterable[Node]) -> tuple[Node, ...]:
+    return tuple({n.key: n for n in nodes}.values())
 
 
 def _name(node: Node) -> str:
@@ -383,7 +429,7 @@ def fuse(
         fuser.add(node)
     groups: dict[int, Group] = {}
     for node in graph.nodes:
-        if not on_gpu(node) or node.outputs[0] in fuser.borders:
+        if not on_gpu(node) or fuser.is_taken(node):
             continue
         draft = fuser.draft_of[node.key]
         if id(draft) not in groups:
@@ -395,5 +441,6 @@ def fuse(
                 outputs,
                 tuple(draft.turned),
                 tuple(draft.prologues),
+                draft.repeated,
             )
     return Fusion(tuple(groups.values()), tuple(fuser.applied), tuple(fuser.near_misses))

@@ -47,6 +47,8 @@ class Group:
         outputs: values that something outside reads; only these are stored.
         turned: those of the nodes that are done by storing in another order.
         prologues: those that are computed where the anchor loads.
+        repeated: those of one element, which are computed for each element of what reads them.
+            Other groups may do so too.
     """
 
     nodes: tuple[Node, ...]
@@ -55,10 +57,16 @@ class Group:
     outputs: tuple[str, ...]
     turned: tuple[Turned, ...] = ()
     prologues: tuple[Prologue, ...] = ()
+    repeated: tuple[Node, ...] = ()
+
+    @property
+    def first(self) -> Node:
+        """The anchor, or the first node; its output has the shape of the chain."""
+        return self.anchor or next(n for n in self.nodes if n not in self.repeated)
 
     @property
     def key(self) -> str:
-        return (self.anchor or self.nodes[0]).key
+        return self.first.key
 
     @property
     def chain(self) -> tuple[Node, ...]:
@@ -92,13 +100,18 @@ class Fusion:
 
 @dataclass(frozen=True)
 class Kept:
-    """Nodes of a group that are not computed in its chain."""
+    """Nodes of a group that are not computed in its chain, or in those of other groups too."""
 
     turned: tuple[Node, ...] = ()
     prologues: tuple[Prologue, ...] = ()
+    repeated: tuple[Node, ...] = ()
 
     def __add__(self, other: Kept) -> Kept:
-        return Kept(self.turned + other.turned, self.prologues + other.prologues)
+        return Kept(
+            self.turned + other.turned,
+            self.prologues + other.prologues,
+            self.repeated + other.repeated,
+        )
 
 
 ALL_IN_CHAIN = Kept()
@@ -119,6 +132,7 @@ def boundary(
     inside = {name for n in nodes for name in n.writes}
     stored = {n.key for n in kept.turned}
     loaded = {p.value for p in kept.prologues}
+    unstored = loaded.union(n.outputs[0] for n in kept.repeated)
     inputs: dict[str, None] = {}
     for node in nodes:
         used = kernel_inputs(node) if node.key not in stored else ()
@@ -128,7 +142,7 @@ def boundary(
         name
         for n in nodes
         for name in n.writes
-        if name not in loaded and is_needed(graph, name, members, roots)
+        if name not in unstored and is_needed(graph, name, members, roots)
     )
     return tuple(inputs), outputs
 

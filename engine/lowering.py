@@ -133,7 +133,7 @@ class Lowerer:
                 self.loose.update(map(self.root, stored))
 
     def _elementwise_call(self, group: Group) -> KernelCall:
-        tensor = self.graph.tensor(group.nodes[0].outputs[0])
+        tensor = self.graph.tensor(group.first.outputs[0])
         if tensor is None or tensor.size is None:
             raise PlanError(f"{group.label} has no known size")
         size = tensor.size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from engine.explain.changes import changes_text, full_changes_text
@@ -228,12 +228,21 @@ def _where(report: Report, node: NodeRow) -> str:
         return words.get(node.device, "") + (rest or node.reason)
     index = node.kernels[0]
     kernel: KernelRow = report.kernels[index]
-    number = f"kernel {index}" if len(node.kernels) == 1 else f"kernels {index}-{node.kernels[-1]}"
+    number = _numbers(node.kernels)
     if not node.fused_into:
         return number
     if kernel.nodes[0] == node.key:
         return f"{number}: {short(kernel.label, 56)}"
     return f"fused into {number}"
+
+
+def _numbers(kernels: Sequence[int]) -> str:
+    """Kernels by their numbers, which ascend: "kernel 3", "kernels 3-5", "kernels 3, 5"."""
+    if len(kernels) == 1:
+        return f"kernel {kernels[0]}"
+    if kernels[-1] - kernels[0] == len(kernels) - 1:
+        return f"kernels {kernels[0]}-{kernels[-1]}"
+    return f"kernels {', '.join(map(str, kernels))}"
 
 
 def shaders_text(report: Report) -> str:

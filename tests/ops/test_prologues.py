@@ -343,6 +343,36 @@ def test_squeeze_and_excite() -> None:
     assert found[-1] == "Mul + Conv" and "Mul" not in found
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_scalars_are_computed_where_larger_chains_read_them(dtype: str) -> None:
+    """In front of a kernel, in a chain alone, and in one that is not behind the kernel then."""
+    net, tolerance = Net(), 2e-3 if dtype == "float16" else 2e-5
+    scale = net.add("Mul", net.feed(floats(1, dtype=dtype)), net.feed(floats(1, dtype=dtype)))
+    x = net.feed(floats(3, 4, dtype=dtype))
+    sums = net.add("MatMul", net.add("Mul", x, scale), net.constant(floats(4, 6, dtype=dtype)))
+    outputs = [net.add("Mul", sums, scale), net.add("Neg", net.add("Add", x, scale))]
+    assert labels(net, *outputs, tolerance=tolerance) == [
+        "Mul + Mul + MatMul",
+        "Mul + Mul",
+        "Mul + Add + Neg",
+    ]
+
+
+def test_a_scalar_that_is_needed_itself_is_stored() -> None:
+    net = Net()
+    scale = net.add("Exp", net.feed(floats(1)))
+    y = net.add("Mul", net.feed(floats(3, 4)), scale)
+    assert labels(net, y, scale) == ["Exp", "Mul"]
+
+
+def test_a_scalar_that_a_kernel_makes_is_made_there() -> None:
+    net = Net()
+    x = net.feed(floats(3, 40))
+    total = net.add("ReduceSum", x, net.constant(np.array([0, 1])), keepdims=1)
+    y = net.add("Mul", x, net.add("Sqrt", net.add("Abs", total)))
+    assert labels(net, y) == ["ReduceSum + Abs + Sqrt", "Mul"]
+
+
 def test_what_two_nodes_read_is_stored() -> None:
     net = Net()
     e = net.add("Exp", net.feed(floats(3, 8)))

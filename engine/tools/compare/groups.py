@@ -198,7 +198,7 @@ class GroupCheck:
 
     def visit(self, group: Observed) -> None:
         """Checks one group, if there is one."""
-        key = (group.path, group.nodes[0].key)
+        key = (group.path, group.nodes[-1].key)  # the first may be in other groups too
         turn = self._turns[key]
         self._turns[key] += 1
         if turn >= MAX_TURNS:
