@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cpu_fallback.numeric import wide
-from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
 from cpu_fallback.sweeps import MIN_SWEPT, sweep
 
 Function = Callable[..., Any]
@@ -134,17 +134,24 @@ def _integer_power(x: Tensor, y: Tensor) -> Tensor:
 
 
 @cpu_op("PRelu", since=7)
-def prelu(x: Tensor, slope: Tensor) -> Tensor:
+def prelu(x: Tensor, slope: Tensor, *, memo: Memo = NO_MEMO) -> Tensor:
     """x where x >= 0, else slope * x; `slope` broadcasts onto x. Source: ONNX PRelu-16."""
     if not broadcasts(slope.shape, x.shape):
         raise ValueError(f"a slope of shape {slope.shape} is larger than x, {x.shape}")
     zero = x.dtype.type(0)
     if x.dtype.kind == "f":
-        if slope.size and zero < slope.min() and slope.max() <= 1:
+        leaky, finite = memo.of(1, "range", lambda: _range_of(slope))
+        if leaky:
             return swept(_leaky, None, x, slope)
-        if not np.isfinite(slope).all():
+        if not finite:
             return np.where(x < 0, x * slope, x)
     return np.asarray(np.maximum(x, zero) + slope * np.minimum(x, zero))
+
+
+def _range_of(slope: Tensor) -> tuple[bool, bool]:
+    """Whether all slopes are above 0 and up to 1, and whether all are finite."""
+    leaky = slope.size > 0 and 0 < slope.min() and slope.max() <= 1
+    return bool(leaky), bool(np.isfinite(slope).all())
 
 
 def _leaky(x: Tensor, slope: Tensor, out: Tensor | None) -> Tensor:

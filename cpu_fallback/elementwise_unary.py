@@ -145,7 +145,10 @@ def sigmoid(x: Tensor, *, spare: Tensor | None = None) -> Tensor:
 
 def _denominator(x: Tensor, alpha: float, room: Tensor) -> Tensor:
     """1 + exp(-alpha * x), in `room`."""
-    np.multiply(x, x.dtype.type(-alpha), out=room)
+    if alpha == 1:
+        np.negative(x, out=room)
+    else:
+        np.multiply(x, x.dtype.type(-alpha), out=room)
     np.exp(room, out=room)
     np.add(room, room.dtype.type(1), out=room)
     return room

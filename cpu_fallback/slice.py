@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from cpu_fallback.numeric import distinct_axes
-from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
 
 
 def _ints(values: Tensor) -> list[int]:
@@ -24,6 +26,27 @@ def _one_axis(start: int, end: int, step: int, size: int) -> slice:
     return slice(begin, stop if stop >= 0 else None, step)
 
 
+_Cut = tuple[int, int, int, int]
+"""Axis, start, end and step."""
+
+
+def _cuts(
+    rank: int, starts: Tensor, ends: Tensor, axes: Tensor | None, steps: Tensor | None
+) -> list[_Cut]:
+    first, last = _ints(starts), _ints(ends)
+    where = list(range(len(first))) if axes is None else _ints(axes)
+    stride = [1] * len(first) if steps is None else _ints(steps)
+    if not len(first) == len(last) == len(where) == len(stride):
+        raise ValueError(
+            f"{len(first)} starts, {len(last)} ends, {len(where)} axes and {len(stride)} steps"
+        )
+    found = list(zip(distinct_axes(where, rank), first, last, stride, strict=True))
+    for axis, _, _, step in found:
+        if step == 0:
+            raise ValueError(f"the step of axis {axis} is 0")
+    return found
+
+
 @cpu_op("Slice", since=10)
 def slice_of(
     data: Tensor,
@@ -31,25 +54,19 @@ def slice_of(
     ends: Tensor,
     axes: Tensor | None = None,
     steps: Tensor | None = None,
+    *,
+    memo: Memo = NO_MEMO,
 ) -> Tensor:
     """View of `data` cut along `axes` (default: the first ones), as Python slices are.
 
     Raises: ValueError if a step is 0. Source: ONNX Slice-13.
     """
-    first, last = _ints(starts), _ints(ends)
-    where = list(range(len(first))) if axes is None else _ints(axes)
-    stride = [1] * len(first) if steps is None else _ints(steps)
-    cut = [slice(None)] * data.ndim
-    if not len(first) == len(last) == len(where) == len(stride):
-        raise ValueError(
-            f"{len(first)} starts, {len(last)} ends, {len(where)} axes and {len(stride)} steps"
-        )
-    where = distinct_axes(where, data.ndim)
-    for axis, start, end, step in zip(where, first, last, stride, strict=True):
-        if step == 0:
-            raise ValueError(f"the step of axis {axis} is 0")
-        cut[axis] = _one_axis(start, end, step, data.shape[axis])
-    return data[tuple(cut)]
+    places = tuple(i for i, v in enumerate((starts, ends, axes, steps), 1) if v is not None)
+    cuts = memo.of(places, data.ndim, partial(_cuts, data.ndim, starts, ends, axes, steps))
+    index = [slice(None)] * data.ndim
+    for axis, start, end, step in cuts:
+        index[axis] = _one_axis(start, end, step, data.shape[axis])
+    return data[tuple(index)]
 
 
 @cpu_op("Split", since=13)

@@ -39,8 +39,10 @@ def run_control_flow(
     outputs = drive[node.op_type](node, inputs, run_body)
     for index, name in enumerate(node.outputs):
         value = outputs[index]
-        shape = shape_of(name) if name and isinstance(value, np.ndarray) else None
-        if shape is not None and value.size == 0 and len(shape) == value.ndim and 0 in shape:
+        if not name or not isinstance(value, np.ndarray) or value.size:
+            continue
+        shape = shape_of(name)
+        if shape is not None and len(shape) == value.ndim and 0 in shape:
             outputs[index] = value.reshape(shape)
     return outputs
 
