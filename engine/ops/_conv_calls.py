@@ -57,7 +57,8 @@ def _packer(group: int, pack: int, transposed: bool, parts: bool) -> Callable[[A
             rows = w.reshape(group, w.shape[1], w.shape[2] * taps)
         else:
             rows = w.reshape(group, w.shape[0] // group, w.shape[1] * taps)
-        rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % pack), (0, 0)))
+        if rows.shape[1] % pack:
+            rows = np.pad(rows, ((0, 0), (0, -rows.shape[1] % pack), (0, 0)))
         blocks = rows.reshape(group, rows.shape[1] // pack, pack, rows.shape[2])
         return np.ascontiguousarray(blocks.swapaxes(2, 3)).reshape(-1)
 

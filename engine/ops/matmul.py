@@ -129,7 +129,8 @@ def _panels(view: Lowering, transposed: bool) -> str:
     def make(w: Array) -> Array:
         b = w.reshape(w.shape[-2:])
         b = b.T if transposed else b
-        b = np.pad(b, ((0, 0), (0, -b.shape[1] % PANEL)))
+        if b.shape[1] % PANEL:
+            b = np.pad(b, ((0, 0), (0, -b.shape[1] % PANEL)))
         return np.ascontiguousarray(b.reshape(len(b), -1, PANEL).swapaxes(0, 1))
 
     return view.derived(1, f"panels{PANEL}{'-transposed' if transposed else ''}", make)

@@ -167,7 +167,10 @@ def _render(
         form = formats.get(tensor, ("", 1))
         tensors.append(Tensor(tensor, elements[tensor], writable, *form))
     # read-only tensors come first, as in the files
-    everything = [replace(t, placed=placed.get(t.name)) for t in (*tensors, *fused.tensors)]
+    everything = [
+        replace(t, placed=placed[t.name]) if t.name in placed else t
+        for t in (*tensors, *fused.tensors)
+    ]
     ordered = tuple(t for t in everything if not t.writable) + tuple(
         t for t in everything if t.writable
     )
@@ -204,6 +207,8 @@ def _shared(tensors: tuple[Tensor, ...], buffers: Mapping[str, int]) -> tuple[Te
     for tensor in tensors:
         if tensor.writable and tensor.name in buffers:
             owners.setdefault(buffers[tensor.name], tensor.name)
+    if not owners:
+        return tensors
     found = []
     for tensor in tensors:
         owner = owners.get(buffers.get(tensor.name, -1), "")
