@@ -86,3 +86,35 @@ def test_every_operator_of_the_folder_is_listed_once() -> None:
     keys = [(op.domain, op.op_type, op.since_version) for op in registry.registered()]
     assert len(keys) == len(set(keys))
     assert ("", "LSTM", 7) in keys
+
+
+def test_a_memo_keeps_what_depends_on_constants_alone() -> None:
+    memo = registry.Memo(frozenset({1, 2}))
+    made = iter(range(10))
+    assert [memo.of((1, 2), "both", lambda: next(made)) for _ in range(2)] == [0, 0]
+    assert [memo.of(1, "one", lambda: next(made)) for _ in range(2)] == [1, 1]
+    assert [memo.of((1, 3), "also another", lambda: next(made)) for _ in range(2)] == [2, 3]
+
+
+@pytest.mark.parametrize("fixed", [(), (1, 2, 8, 9, 10, 11)], ids=["changing", "constant"])
+def test_a_quantised_lstm_reads_weights_that_change(fixed: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(3)
+    x = rng.standard_normal((3, 1, 4)).astype(np.float32)
+    weights = [rng.integers(-9, 9, (1, k, 20)).astype(np.int8) for k in (4, 5)]
+    scale, point = np.full(1, 0.02, np.float32), np.zeros(1, np.int8)
+    domain, attrs = "com.microsoft", {"hidden_size": 5}
+    call = registry.prepare("DynamicQuantizeLSTM", domain, 1, attrs, 3, fixed)
+
+    def inputs(w: Tensor, r: Tensor) -> list[Tensor | None]:
+        return [x, w, r, None, None, None, None, None, scale, point, scale, point]
+
+    first = call(inputs(*weights))
+    for again, once in zip(call(inputs(*weights)), first, strict=True):
+        np.testing.assert_array_equal(again, once)
+    others = inputs(weights[0] + np.int8(1), weights[1])
+    want = registry.run("DynamicQuantizeLSTM", domain, 1, attrs, others, 3)
+    differs = [not np.array_equal(a, b) for a, b in zip(want, first, strict=True)]
+    assert all(differs)
+    if not fixed:
+        for mine, right in zip(call(others), want, strict=True):
+            np.testing.assert_array_equal(mine, right)
