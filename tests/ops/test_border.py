@@ -12,7 +12,7 @@ import pytest
 
 from engine.ops import _conv_winograd as winograd
 from engine.runtime import targets
-from tests.ops.test_conv import winograd_sizes
+from tests.ops.conv_cases import winograd_sizes
 from tests.ops.test_prologues import Net, floats, labels
 
 pytestmark = pytest.mark.gpu

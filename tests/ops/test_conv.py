@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import onnx
@@ -19,16 +17,14 @@ from cpu_fallback import registry
 from engine import dims
 from engine.dims import Guard
 from engine.errors import ShapeError
-from engine.ops import KernelCall, Lowering, NodeView, definition
-from engine.ops import _conv_winograd as winograd
+from engine.ops import Lowering, NodeView, definition
 from engine.ops._conv_choice import Loop, shared_tile, variants
 from engine.ops._convolution import Geometry, pack_of
 from engine.ops._variants import shares_loads
-from engine.ops.conv import geometry
 from engine.runtime import targets
 from engine.target import Target
 from engine.windows import windows
-from tests.cpu_fallback.oracle import ort_node
+from tests.ops.conv_cases import F, conv, lowered, transposed
 from tests.ops.harness import (
     OpCase,
     arrays,
@@ -40,56 +36,6 @@ from tests.ops.harness import (
     supported,
 )
 from tests.ops.standard import for_each, node_suite
-
-F = "float32"
-
-
-def ort(op: str, **attrs: Any) -> Any:
-    """An oracle: the node run by ONNX Runtime."""
-    return lambda *values: ort_node(op, [v for v in values if v is not None], 1, **attrs)[0]
-
-
-def conv(
-    x: Sequence[int],
-    w: Sequence[int],
-    *,
-    bias: bool = True,
-    oracle: str | None = "ort",
-    **attrs: Any,
-) -> OpCase:
-    inputs: list[Any] = [(tuple(x), F), (tuple(w), F)]
-    if bias:
-        inputs.append(((w[0],), F))
-    found = ort("Conv", **attrs) if oracle == "ort" else oracle
-    constants = (1, 2)[: 1 + bias]
-    return OpCase("Conv", tuple(inputs), attrs, constants=constants, oracle=found)
-
-
-def transposed(
-    x: Sequence[int],
-    w: Sequence[int],
-    *,
-    bias: bool = True,
-    cut: tuple[int, Sequence[int]] | None = None,
-    **attrs: Any,
-) -> OpCase:
-    """`cut`: where the output starts in that without pads, and its size, by the specification."""
-    inputs: list[Any] = [(tuple(x), F), (tuple(w), F)]
-    if bias:
-        inputs.append(((w[1] * attrs.get("group", 1),), F))
-    oracle = ort("ConvTranspose", **attrs)
-    if cut is not None:
-        oracle = part_of(ort("ConvTranspose", strides=attrs["strides"]), *cut)
-    return OpCase(
-        "ConvTranspose", tuple(inputs), attrs, constants=(1, 2)[: 1 + bias], oracle=oracle
-    )
-
-
-def part_of(oracle: Any, start: int, size: Sequence[int]) -> Any:
-    """The oracle's output from `start` on in both spatial axes."""
-    h, w = (slice(start, start + n) for n in size)
-    return lambda *values: oracle(*values)[:, :, h, w]
-
 
 CONV = [
     conv((1, 4, 7, 8), (4, 1, 3, 3), group=4, bias=False),
@@ -434,15 +380,6 @@ SPLIT = [
 ]
 
 
-def lowered(case: OpCase, style: str = "", **of: Any) -> list[KernelCall]:
-    """The first call of each stage of a convolution."""
-    graph, node, _ = inferred(case)
-    op = definition(node)
-    assert op is not None and op.lower is not None
-    view = Lowering(graph, node, Target(**of), lambda t: "scratch", lambda *a: "derived", style)
-    return [stage[0] for stage in op.lower(view)]
-
-
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", SPLIT, ids=case_id)
 def test_parts_of_the_input_channels_add_up(case: OpCase) -> None:
@@ -462,133 +399,6 @@ def test_where_input_channels_are_split() -> None:
     for large in (conv((1, 256, 56, 56), (64, 256, 1, 1)), conv((1, 16, 7, 7), (64, 16, 3, 3))):
         assert len(lowered(large)) == 1
     assert len(lowered(case.replace(constants=()))) == 2, "packing, then one product"
-
-
-@given(st.sampled_from(sorted(winograd.POINTS)), st.data())
-def test_winograd_is_exact_in_fractions(size: int, data: st.DataObject) -> None:
-    found, number = winograd.transforms(size), st.integers(-9, 9)
-    x = [data.draw(number) for _ in range(size + 2)]
-    w = [data.draw(number) for _ in range(3)]
-
-    def times(matrix: winograd.Matrix, vector: Sequence[Any]) -> list[Any]:
-        return [sum(a * b for a, b in zip(row, vector, strict=True)) for row in matrix]
-
-    products = [a * b for a, b in zip(times(found.weights, w), times(found.input, x), strict=True)]
-    assert times(found.output, products) == [
-        sum(x[i + k] * w[k] for k in range(3)) for i in range(size)
-    ]
-
-
-WINOGRAD = [
-    conv((1, 3, 7, 9), (5, 3, 3, 3), pads=[1, 1, 1, 1]),
-    conv((2, 8, 13, 16), (16, 8, 3, 3), pads=[1, 0, 2, 1]),
-    conv((1, 5, 3, 3), (4, 5, 3, 3), bias=False),
-    conv((1, 4, 6, 5), (4, 4, 3, 3), pads=[-1, 0, 1, 2], oracle="fallback"),
-    conv((1, 3, 17), (4, 3, 3), pads=[1, 1]),
-    conv((1, 512, 12, 12), (64, 512, 3, 3), pads=[1, 1, 1, 1]),
-]
-
-
-def winograd_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The sizes of tiles that are lowered from now on."""
-    made: list[int] = []
-    plain = winograd.stages
-
-    def stages(*args: Any) -> Any:
-        made.append(args[2])
-        return plain(*args)
-
-    monkeypatch.setattr(winograd, "stages", stages)
-    return made
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("size", sorted(winograd.POINTS))
-@pytest.mark.parametrize("case", WINOGRAD, ids=case_id)
-def test_winograd(case: OpCase, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = winograd_sizes(monkeypatch)
-    monkeypatch.setattr(targets, "is_software", lambda kind: True)
-    monkeypatch.setattr(
-        winograd, "best_size", lambda view, geo: size * winograd.fits(view, geo, size)
-    )
-    check_gpu(case)
-    assert made == ([size] if len(case.inputs[0][0]) == 4 else []), "only planes have such tiles"
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("across", [True, False])
-@pytest.mark.parametrize("case", WINOGRAD, ids=case_id)
-def test_winograd_in_bands_of_a_row(
-    case: OpCase, across: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(winograd, "BAND_NBYTES", 1)
-    monkeypatch.setattr(winograd, "_is_across", lambda *args: across)
-    monkeypatch.setattr(targets, "is_software", lambda kind: True)
-    monkeypatch.setattr(winograd, "best_size", lambda view, geo: 2 * winograd.fits(view, geo, 2))
-    check_gpu(case)
-
-
-def test_few_tiles_are_rows_of_the_product() -> None:
-    """Its columns come in multiples of 32 or 64, its rows in fewer."""
-    for size, inner in ((56, False), (14, True)):
-        w = (256, 256, 3, 3)
-        case = conv((1, 256, size, size), w, pads=[1] * 4)
-        shares = {"features": frozenset({"subgroups"}), "subgroup_size": 8, "software": True}
-        first, product, last = lowered(case, **shares)  # type: ignore[arg-type]
-        assert first.overrides["SIZE"] == 4
-        assert {"CHANNELS_INNER" in first.flags, "CHANNELS_INNER" in last.flags} == {inner}
-        assert product.params["columns" if not inner else "rows"] == first.params["pitch"]
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("nbytes", [1, 20000, 1 << 22])
-@pytest.mark.parametrize("case", WINOGRAD[:3], ids=case_id)
-def test_winograd_of_open_sizes(case: OpCase, nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = winograd_sizes(monkeypatch)
-    monkeypatch.setattr(winograd, "BAND_NBYTES", nbytes)
-    monkeypatch.setattr(targets, "is_software", lambda kind: True)
-    monkeypatch.setattr(winograd, "best_size", lambda view, geo: 4 * winograd.fits(view, geo, 4))
-    check_gpu(case, dynamic=True)
-    assert made == [4]
-
-
-@given(
-    st.integers(1, 40), st.integers(1, 40), st.integers(1, 3), st.sampled_from((1, 5000, 1 << 20))
-)
-def test_bands_cover_all_rows_of_tiles(height: int, width: int, batch: int, nbytes: int) -> None:
-    case = conv((batch, 8, height + 2, width + 2), (16, 8, 3, 3))
-    graph, node, _ = inferred(case)
-    geo = geometry(NodeView(graph, node))
-    with mock.patch.object(winograd, "BAND_NBYTES", nbytes):
-        found = winograd.bands(geo, 4)
-    assert (found.rows, found.columns) == (batch * -(-height // 4), -(-width // 4))
-    starts = [min(i * found.height, found.rows - found.height) for i in range(found.count)]
-    assert {r for s in starts for r in range(s, s + found.height)} == set(range(found.rows))
-    assert found.height == 1 or found.height * found.row_nbytes <= nbytes
-    assert found.tiles % 4 == 0 and 0 <= found.tiles - found.height * found.columns < 4
-
-
-def test_where_winograd_is_chosen() -> None:
-    def size_for(case: OpCase, style: str = "", **of: Any) -> int:
-        calls = [c for c in lowered(case, style, **of) if "winograd" in c.shader]
-        return calls[0].overrides["SIZE"] if calls else 0
-
-    def case(channels: int, size: int, **attrs: Any) -> OpCase:
-        w = (channels, channels // attrs.get("group", 1), 3, 3)
-        return conv((1, channels, size, size), w, **{"pads": [1] * 4, **attrs})
-
-    shares = {"features": frozenset({"subgroups"}), "subgroup_size": 8, "software": True}
-    assert size_for(case(64, 56)) == 0, "a GPU would wait for memory"
-    assert size_for(case(64, 56), "winograd-2x2") == 2
-    assert size_for(case(64, 56), software=True) == size_for(case(64, 56), **shares) == 4
-    assert size_for(case(64, 56), "uniform-8x8", software=True) == 0
-    assert size_for(case(512, 7), software=True) == 2 and size_for(case(512, 7), **shares) == 0
-    assert size_for(case(64, 4), software=True) == 0, "too few tiles"
-    for attrs in ({"group": 2}, {"strides": [2, 2]}, {"dilations": [2, 2]}):
-        assert size_for(case(64, 56, **attrs), "winograd-4x4", software=True) == 0
-    assert size_for(case(64, 56).replace(constants=()), "winograd-4x4") == 0
-    assert size_for(case(64, 1500), "winograd-4x4") == 4, "in bands"
-    assert size_for(case(1024, 16), "winograd-4x4") == 0, "weights for more than a binding may hold"
 
 
 @pytest.mark.gpu
