@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpu_fallback import threads
+from cpu_fallback import convolve_banded, threads
+from cpu_fallback.convolve_banded import banded
 from cpu_fallback.convolve_depthwise import depthwise
 from cpu_fallback.convolve_pieces import Compute, Sizes, pieces, scratch
 from cpu_fallback.convolve_winograd import fits, is_faster, winograd
@@ -34,6 +35,7 @@ class Route(enum.Enum):
     POINTWISE = "one product of the pixels"
     COLUMNS = "one product of the taps of every window, copied side by side"
     DEPTHWISE = "one channel a group: a sum over taps, whose pixels lie side by side"
+    BANDED = "one channel a group: a product for each channel, with a banded matrix"
     TAPS = "a product for each tap, on shifted views"
     WINOGRAD = "products of transformed tiles and kernels"
 
@@ -47,7 +49,7 @@ def route(win: Windows, channels: int, each: int, group: int, constant: bool) ->
     if taps == 1:
         return Route.POINTWISE
     if channels == each == 1 and group > 1 and len(win.out) <= 2 and taps <= MAX_TAPS:
-        return Route.DEPTHWISE
+        return Route.BANDED if constant and convolve_banded.fits(win) else Route.DEPTHWISE
     if constant and fits(win, group) and is_faster(win, channels, each):
         return Route.WINOGRAD
     if channels >= MIN_TAP_CHANNELS and each <= min(channels, FEW_OUTPUTS) and _is_flat(win):
@@ -107,6 +109,7 @@ def convolution(
         Route.POINTWISE: _pointwise,
         Route.COLUMNS: _by_columns,
         Route.DEPTHWISE: depthwise,
+        Route.BANDED: banded,
         Route.TAPS: _by_taps,
         Route.WINOGRAD: winograd,
     }[route(win, channels, each, group, constant)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from cpu_fallback.convolve import Route, route
+from cpu_fallback.convolve_banded import reach
 from cpu_fallback.convolve_depthwise import lines, raised
 from cpu_fallback.convolve_pieces import pieces
 from cpu_fallback.convolve_winograd import NUMBERS, TILE, tiles
@@ -50,6 +51,7 @@ def conv_cpu(view: NodeView) -> CpuWork:
     one = {
         Route.COLUMNS: _by_columns,
         Route.DEPTHWISE: _depthwise,
+        Route.BANDED: _banded,
         Route.TAPS: _by_taps,
         Route.WINOGRAD: _winograd,
     }[way]
@@ -110,6 +112,16 @@ def _depthwise(win: Windows, channels: int, each: int, group: int) -> CpuWork:
 def _summed(win: Windows, group: int) -> int:
     """Bytes of a sum over taps: each reads a pixel, and the sum so far stays near."""
     return 2 * FLOAT_NBYTES * group * prod(win.out) * prod(win.kernel)
+
+
+def _banded(win: Windows, channels: int, each: int, group: int) -> CpuWork:
+    """Padded pixels, and a product with a banded matrix for each channel."""
+    rows, columns = reach(win)
+    return CpuWork(
+        12,
+        products=(Products(group, win.out[0], win.kernel[0] * columns, win.out[1]),),
+        near=2 * FLOAT_NBYTES * group * rows * columns,
+    )
 
 
 def _by_taps(win: Windows, channels: int, each: int, group: int) -> CpuWork:

@@ -35,6 +35,13 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
         {"group": 5, "pads": [1, 1, 1, 1]},
     ),
     "columns, depth": ((1, 5, 4, 5, 6), (5, 1, 3, 2, 3), {"group": 5, "pads": [1, 0, 1, 1, 1, 1]}),
+    "banded": ((2, 13, 7, 7), (13, 1, 3, 3), {"group": 13, "pads": [1, 1, 1, 1]}),
+    "banded, strides": (
+        (1, 9, 15, 12),
+        (9, 1, 5, 3),
+        {"group": 9, "strides": [2, 3], "dilations": [1, 2], "pads": [2, 0, 1, 4]},
+    ),
+    "banded, cropped": ((1, 3, 11, 9), (3, 1, 3, 3), {"group": 3, "pads": [-1, 2, 3, -2]}),
     "depthwise": ((2, 13, 9, 17), (13, 1, 5, 5), {"group": 13, "pads": [2, 2, 2, 2]}),
     "depthwise, 1-D": ((2, 13, 29), (13, 1, 5), {"group": 13, "pads": [4, 0], "strides": [3]}),
     "depthwise, strides": ((1, 7, 19, 40), (7, 1, 5, 3), {"group": 7, "strides": [2, 3]}),
@@ -49,7 +56,7 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
         {"group": 3, "strides": [4, 2], "dilations": [6, 2], "pads": [5, 1, 7, 2]},
     ),
     "depthwise, cropped": ((1, 3, 11, 12), (3, 1, 3, 3), {"group": 3, "pads": [-1, 2, 3, -2]}),
-    "depthwise, mostly padding": ((1, 3, 2, 1), (3, 1, 3, 3), {"group": 3, "pads": [4, 3, 4, 3]}),
+    "banded, mostly padding": ((1, 3, 2, 1), (3, 1, 3, 3), {"group": 3, "pads": [4, 3, 4, 3]}),
     "pointwise": ((2, 6, 5, 7), (4, 3, 1, 1), {"group": 2, "strides": [2, 1]}),
     "pointwise, padded": ((1, 6, 5, 7), (4, 6, 1, 1), {"pads": [1, 0, 0, 2]}),
 }
