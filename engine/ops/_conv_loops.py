@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 
 from engine.ops._conv_border import folded
 from engine.ops._conv_tile import Tile, indented, join
@@ -179,6 +180,7 @@ def _tap_pixels(tile: Tile, aligned: bool, suffix: str) -> tuple[list[str], list
     return lines, [f"p{suffix}{j}" for j in range(tile.columns)]
 
 
+@lru_cache(maxsize=1 << 8)
 def pointwise(tile: Tile, strided: bool, unroll: int, whole: bool) -> str:
     """The sum over input channels of a 1x1 convolution, `unroll` of them at a time.
 
