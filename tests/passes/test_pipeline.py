@@ -74,3 +74,20 @@ def test_passes_run_until_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> No
     endless = PipelineStep("endless", lambda g: PassResult(g, ("again",)), "a test")
     monkeypatch.setattr(passes, "PIPELINE", (*PIPELINE, endless))
     assert len(run_passes(graph()).results["endless"].applied) == passes.MAX_ROUNDS
+
+
+def test_a_pass_gets_no_graph_again_that_it_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, list[Graph]] = {"first": [], "last": []}
+
+    def idle(name: str) -> PipelineStep:
+        def step(graph: Graph) -> PassResult:
+            seen[name].append(graph)
+            return PassResult(graph)
+
+        return PipelineStep(name, step, "a test")
+
+    monkeypatch.setattr(passes, "PIPELINE", (idle("first"), *PIPELINE, idle("last")))
+    result = run_passes(graph())
+    for graphs in seen.values():
+        assert len({id(g) for g in graphs}) == len(graphs) >= 1
+        assert graphs[-1] is result.graph
