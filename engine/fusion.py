@@ -241,10 +241,8 @@ class _Fuser:
             return False
         tensor = self.graph.tensor(node.inputs[0])
         shape = tensor.shape if tensor is not None else None
-        if shape is None or any(
-            rule_for(self.graph, node, after) is not None
-            for after in self.graph.consumers.get(node.outputs[0], ())
-        ):
+        readers = self.graph.consumers.get(node.outputs[0], ())
+        if shape is None or any(self._may_follow(node, after) for after in readers):
             return False
         kept = draft.kept + Kept((node,))
         count, before = (
@@ -263,6 +261,25 @@ class _Fuser:
         draft.last = max(draft.last, self.order[node.key])
         self.turned.add(node.outputs[0])
         self.draft_of[node.outputs[0]] = draft
+        return True
+
+    def _may_follow(self, node: Node, reader: Node) -> bool:
+        """Whether `reader` may be computed behind `node`: nothing else of what it needs is made of
+        the same value by another kernel."""
+        value = node.outputs[0]
+        if rule_for(self.graph, node, reader) is None:
+            return False
+        stack, seen = [name for name in reader.reads if name != value], set()
+        while stack:
+            producer = self.graph.producer.get(stack.pop())
+            if producer is None or producer.key in seen:
+                continue
+            seen.add(producer.key)
+            if self.order[producer.key] < self.order[node.key]:
+                continue
+            if value in producer.reads and not is_elementwise(producer):
+                return False
+            stack += producer.reads
         return True
 
     def _load_through(self, node: Node, draft: _Draft) -> None:

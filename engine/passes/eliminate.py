@@ -2,7 +2,7 @@
 
 A node is taken out where its output surely equals one of its inputs, element for element: no-op
 Cast, Reshape, Transpose, Expand, Pad, Slice, Concat of one, Mul by 1, Add of -0.0, ... Then dead
-nodes, optional outputs that nobody reads and unused constants go.
+nodes, optional outputs that nobody reads, initial states of zeros and unused constants go.
 """
 
 from __future__ import annotations
@@ -30,6 +30,12 @@ OPTIONAL_OUTPUTS: dict[str, tuple[int, ...]] = {
     "SoftmaxCrossEntropyLoss": (1,),
     "Unique": (1, 2, 3),
 }
+
+INITIAL_STATES = {
+    **dict.fromkeys((("", "GRU"), ("", "RNN")), (5,)),
+    **dict.fromkeys((("", "LSTM"), ("com.microsoft", "DynamicQuantizeLSTM")), (5, 6)),
+}
+"""Inputs that are zeros if they are left out. PyTorch writes them for batches of any size."""
 
 _LOSSLESS: dict[str, frozenset[str]] = {
     "bool": frozenset({"uint8", "int8", "int32", "int64", "float16", "float32", "float64"}),
@@ -62,6 +68,8 @@ def _edit(editor: Editor) -> None:
                     f"{label(node)} kept: it gives {source!r} a second name that the graph's "
                     "outputs need",
                 )
+    for node in editor.nodes():
+        _drop_states(editor, node)
     for node in reversed(list(editor.nodes())):
         if not any(map(editor.is_used, node.writes)):
             editor.remove(node, f"{label(node)} removed: nothing needs it")
@@ -86,6 +94,29 @@ def _drop_outputs(editor: Editor, node: Node) -> None:
     if gone:
         text = f"{label(node)}: output {', '.join(map(repr, gone))} dropped, nothing reads it"
         editor.swap(node, node.replace(outputs=tuple(kept)), text)
+
+
+def _drop_states(editor: Editor, node: Node) -> None:
+    places = INITIAL_STATES.get((node.domain, node.op_type), ())
+    zeros = [i for i in places if node.input(i) and _are_zeros(editor, node.inputs[i])]
+    if zeros:
+        kept = ["" if i in zeros else name for i, name in enumerate(node.inputs)]
+        while not kept[-1]:
+            kept.pop()
+        gone = ", ".join(repr(node.inputs[i]) for i in zeros)
+        text = f"{label(node)}: initial state {gone} left out, as it is zeros"
+        editor.swap(node, node.replace(inputs=tuple(kept)), text)
+
+
+def _are_zeros(editor: Editor, name: str) -> bool:
+    """Whether a value is made of nothing but 0.0, whatever its shape."""
+    constant, node = editor.const(name), editor.producer(name)
+    if constant is not None:
+        return _is_zero(negative=False)(constant)
+    if is_op(node, "ConstantOfShape") and node is not None:
+        return not np.any(node.attrs.get("value", 0))
+    moves = ("Expand", "Reshape", "Slice", "Squeeze", "Tile", "Transpose", "Unsqueeze")
+    return node is not None and is_op(node, *moves) and _are_zeros(editor, node.inputs[0])
 
 
 def _same_shape(editor: Editor, node: Node) -> str:

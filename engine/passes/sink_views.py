@@ -17,6 +17,8 @@ UNARY = (
     *("HardSwish", "LeakyRelu", "Log", "Mish", "Neg", "Not", "Reciprocal", "Relu", "Round"),
     *("Selu", "Sigmoid", "Sign", "Softplus", "Softsign", "Sqrt", "Swish", "Tanh"),
 )
+QUANTISING = ("DequantizeLinear", "QuantizeLinear")
+"""With one scale for all elements."""
 BINARY = ("Add", "Div", "Mul", "Pow", "Sub")
 
 
@@ -38,9 +40,11 @@ def _sink(editor: Editor, node: Node) -> Node | None:
     if not is_op(node, "Transpose", *VIEWS):
         return None
     after = editor.only_consumer(node.outputs[0])
-    if after is None or not is_op(after, *UNARY, *BINARY):
+    if after is None or not is_op(after, *UNARY, *BINARY, *QUANTISING):
         return None
     others = [n for n in after.inputs if n and n != node.outputs[0]]
+    if is_op(after, *QUANTISING) and any(editor.shape(n) != () for n in others):
+        return None
     if all(_is_number(editor, n, node) for n in others):
         return _swap(editor, node, after, {node.outputs[0]: node.inputs[0]})
     if is_op(after, *BINARY):

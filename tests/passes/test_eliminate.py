@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 
 from engine.passes.eliminate import eliminate
-from tests.passes.graphs import check_rewrite, check_untouched, parse, run, typed
+from tests.passes.graphs import (
+    check_rewrite,
+    check_same_results,
+    check_untouched,
+    parse,
+    run,
+    typed,
+)
 
 COPIES = {
     "identity": "y = Identity(x)",
@@ -179,6 +186,40 @@ def test_lstm_first_output() -> None:
         y, h, c = LSTM<hidden_size = 4>(a, w, r)  d = Neg(y)  e = Neg(c) }"""
     result = eliminate(typed(text))
     assert result.graph.nodes[0].outputs == ("", "h")
+
+
+STATES = """g (float[5, b, 3] a, float[1, 16, 3] w, float[1, 16, 4] r) => (float[5, 1, b, 4] y) {{
+    n = Shape<start = 1, end = 2>(a)  one = Constant<value_ints = [1]>()
+    four = Constant<value_ints = [4]>()  s = Concat<axis = 0>(one, n, four)
+    {} }}"""
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        "z = ConstantOfShape(s)",
+        "z = ConstantOfShape<value = float[1] {0}>(s)",
+        "k = ConstantOfShape(four)  z = Expand(k, s)",
+    ],
+)
+def test_initial_states_of_zeros(made: str) -> None:
+    text = STATES.format(f"{made}  y = LSTM<hidden_size = 4>(a, w, r, , , z, z)")
+    result = eliminate(typed(text))
+    (node,) = (n for n in result.graph.nodes if n.op_type == "LSTM")
+    assert len(result.graph.nodes) == 1 and node.inputs == ("a", "w", "r")
+    assert any("left out, as it is zeros" in line for line in result.applied)
+    check_same_results(typed(text), result.graph, b=2)
+
+
+def test_one_initial_state_of_zeros() -> None:
+    text = STATES.format(
+        "z = ConstantOfShape(s)  o = ConstantOfShape<value = float[1] {1}>(s)  "
+        "y = LSTM<hidden_size = 4>(a, w, r, , , z, o)"
+    )
+    result = eliminate(typed(text))
+    (node,) = (n for n in result.graph.nodes if n.op_type == "LSTM")
+    assert node.inputs == ("a", "w", "r", "", "", "", "o")
+    check_same_results(typed(text), result.graph, b=2)
 
 
 IF = """g (bool c, float[2] a) => (float[2] b) {{

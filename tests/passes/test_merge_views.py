@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from engine.dims import Dim, symbol
+from engine.passes.chains import chains
 from engine.passes.merge_views import merge_views, merged_axes
 from tests.passes.graphs import check_rewrite, check_untouched
 
@@ -87,3 +88,27 @@ def test_transposed_value_is_read_elsewhere() -> None:
             p = Reshape(x, u)  t = Transpose(p)  y = Reshape(t, v)  z = Neg(t) }""",
         reason="'t' is needed as it is: Neg 'z' reads it too",
     )
+
+
+def test_a_view_between_two_transposes_goes_behind_them() -> None:
+    """As in a recurrence of both directions whose batch comes first."""
+    before = """g (float[s, 2, b, 4] x) => (float[b, s, 8] y) <int64[3] v = {{0, 0, -1}}> {{
+        t = Transpose<perm = [0, 2, 1, 3]>(x)  r = Reshape(t, v)  {} }}"""
+    check_rewrite(
+        lambda g: chains(merge_views(g).graph),
+        before.format("y = Transpose<perm = [1, 0, 2]>(r)"),
+        """g (float[s, 2, b, 4] x) => (float[b, s, 8] y) <int64[3] v = {0, 0, 8}> {
+            t = Transpose<perm = [2, 0, 1, 3]>(x)  y = Reshape(t, v) }""",
+        b=2,
+        s=5,
+    )
+    needed = before.format("y = Transpose<perm = [1, 0, 2]>(r)  z = Neg(r)")
+    check_untouched(merge_views, needed.replace("y)", "y, float[s, b, 8] z)", 1))
+
+
+@pytest.mark.parametrize("middle", ["6, 4, 5", "2, 12, 5"])
+def test_a_view_between_two_transposes_may_only_merge(middle: str) -> None:
+    text = f"""g (float[3, 2, 20] x) => (float[5, {middle[:-3]}] y) <int64[3] v = {{{middle}}}> {{
+        t = Transpose<perm = [1, 0, 2]>(x)  r = Reshape(t, v)
+        y = Transpose<perm = [2, 0, 1]>(r) }}"""
+    check_untouched(merge_views, text)

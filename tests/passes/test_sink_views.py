@@ -6,7 +6,7 @@ import pytest
 
 from engine.passes import run_passes
 from engine.passes.sink_views import sink_views
-from tests.passes.graphs import check_rewrite, check_untouched, typed
+from tests.passes.graphs import check_equal, check_rewrite, check_untouched, typed
 
 
 def test_single_numbers_do_not_mind() -> None:
@@ -87,5 +87,29 @@ def test_it_stays_where_order_matters(body: str) -> None:
         f"g (float[3, 3] x, float[3] w) => (float[3, 3] y) {{ {body} }}".replace(
             "(float[3, 3] y)",
             "(float[3, 3] y, float[3, 3] z)" if "z =" in body else "(float[3, 3] y)",
+        ),
+    )
+
+
+QUANTISED = """g (uint8[2, 3, 4] x) => (float[4, 2, 3] y) <{scale}, {zero}> {{ {body} }}"""
+
+
+def test_one_scale_for_all_does_not_mind() -> None:
+    one = {"scale": "float s = {0.5}", "zero": "uint8 z = {7}"}
+    before = "t = Transpose<perm = [2, 0, 1]>(x)  y = DequantizeLinear(t, s, z)"
+    after = "d = DequantizeLinear(x, s, z)  y = Transpose<perm = [2, 0, 1]>(d)"
+    check_equal(
+        sink_views(typed(QUANTISED.format(**one, body=before))).graph,
+        typed(QUANTISED.format(**one, body=after)),
+    )
+
+
+def test_scales_of_an_axis_do() -> None:
+    check_untouched(
+        sink_views,
+        QUANTISED.format(
+            scale="float[2] s = {0.5, 0.25}",
+            zero="uint8[2] z = {7, 9}",
+            body="t = Transpose<perm = [2, 0, 1]>(x)  y = DequantizeLinear<axis = 1>(t, s, z)",
         ),
     )
