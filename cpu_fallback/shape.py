@@ -14,9 +14,12 @@ from cpu_fallback.registry import Tensor, Value, cpu_op
 def reshape(data: Tensor, shape: Tensor, *, allowzero: int = 0) -> Tensor:
     """View of `data` (any type) in `shape` ([rank] int64): 0 copies a size, -1 is solved for.
 
-    Raises: ValueError if the element counts differ. Source: ONNX Reshape-25.
+    Raises: ValueError if the element counts differ, or for sizes below -1.
+    Source: ONNX Reshape-25.
     """
     sizes = [int(d) for d in shape.reshape(-1)]
+    if min(sizes, default=0) < -1:
+        raise ValueError(f"{sizes} has a size below -1")
     if not allowzero:
         sizes = [data.shape[axis] if d == 0 else d for axis, d in enumerate(sizes)]
     return data.reshape(sizes)

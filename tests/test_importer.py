@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -527,6 +528,29 @@ def test_damaged_files_never_do_worse_than_a_model_error() -> None:
 def test_nodes_that_contradict_their_schema(node: onnx.NodeProto, message: str) -> None:
     with pytest.raises(ModelError, match=message):
         load_model(model([node], [value("x", [2])], ["y"], opset=11))
+
+
+def test_a_constant_of_another_type_than_its_attribute_says() -> None:
+    node = helper.make_node("Constant", [], ["y"])
+    node.attribute.append(helper.make_attribute("value_float", "text"))
+    with pytest.raises(ModelError, match="'value_float' is of another type"):
+        load_model(model([node], [], ["y"], opset=13))
+
+
+def test_a_size_whose_name_is_no_text() -> None:
+    proto = model([helper.make_node("Neg", ["x"], ["y"])], [value("x", ["width"])], ["y"])
+    damaged = proto.SerializeToString().replace(b"width", b"w\xeedth")
+    with pytest.raises(ModelError, match=r"w\\xeedth.*is no UTF-8 text"):
+        load_model(damaged)
+
+
+def test_a_function_that_gives_its_input_on() -> None:
+    """The inliner of onnx forgets the result, which the converter then misses."""
+    text = """<ir_version: 10, opset_import: ["": 22, "own": 1]>
+    g (float[n] x) => (float[n] y) { t = own.f(x) y = Neg(t) }
+    <domain: "own", opset_import: ["": 22]> f (x) => (x) { k = Abs(x) }"""
+    with pytest.raises(ModelError, match="Input t is undefined"):
+        load_model(onnx.parser.parse_model(text))
 
 
 def test_a_damaged_local_function_is_named() -> None:

@@ -48,6 +48,8 @@ def _check_text(model: ModelProto) -> None:
     bodies = [GraphProto(node=f.node) for f in model.functions]
     for graph in (g for top in (model.graph, *bodies) for g in graphs_of(top)):
         names: list[object] = [v.name for v in (*graph.input, *graph.output, *graph.initializer)]
+        for info in (*graph.input, *graph.value_info, *graph.output):
+            names += [dim.dim_param for dim in info.type.tensor_type.shape.dim]
         for node in graph.node:
             names += [node.name, node.op_type, node.domain, *node.input, *node.output]
             names += [a.name for a in node.attribute]

@@ -34,6 +34,7 @@ _ONNX_ERRORS = (
     ValueError,
     onnx.checker.ValidationError,
     onnx.shape_inference.InferenceError,
+    onnx.version_converter.ConvertError,
 )
 
 

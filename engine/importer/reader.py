@@ -224,6 +224,9 @@ class Reader:
         if len(given) != 1:
             raise ModelError(f"{what} must have one value, and has {len(given)}")
         (attribute,) = given
+        kind = _CONSTANTS.get(attribute.name)
+        if kind is not None and attribute.type != kind:
+            raise ModelError(f"{what}: attribute {attribute.name!r} is of another type")
         value = self._attribute(attribute, what, _Scope())
         match attribute.name:
             case "value" | "sparse_value" if isinstance(value, np.ndarray):
@@ -237,6 +240,19 @@ class Reader:
             case "value_string" | "value_strings":
                 return _read_only(np.array(value, object)), dtypes.STRING.code
         raise ModelError(f"{what}: {attribute.name!r} is no form of a constant")
+
+
+_CONSTANTS = {
+    "sparse_value": AttributeProto.SPARSE_TENSOR,
+    "value": AttributeProto.TENSOR,
+    "value_float": AttributeProto.FLOAT,
+    "value_floats": AttributeProto.FLOATS,
+    "value_int": AttributeProto.INT,
+    "value_ints": AttributeProto.INTS,
+    "value_string": AttributeProto.STRING,
+    "value_strings": AttributeProto.STRINGS,
+}
+"""The types of the attributes that a Constant may have."""
 
 
 def _read_only(array: Array) -> Array:

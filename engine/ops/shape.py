@@ -89,6 +89,8 @@ def _infer_reshape(view: InferView) -> list[ValueType]:
         if content_length(view, 1) == 1 and x.shape is not None:
             return [TensorType(x.dtype, (product(x.shape),))]
         return [fresh_like(view, 1, x.dtype)]
+    if any(isinstance(size, int) and size < -1 for size in target):
+        raise ShapeError(f"{view.describe()}: {target} has a size below -1")
     sizes: list[Dim] = []
     keep_zero = int(view.attr("allowzero", 0))
     for axis, size in enumerate(target):

@@ -452,3 +452,20 @@ def test_a_transposed_convolution_of_no_channels() -> None:
     with engine.InferenceSession(model, device="gpu") as session:
         run(session, [(1, 2, 3), (2, 2, 2)])
         assert not run(session, [(1, 0, 3), (0, 2, 2)])[0].any()
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("fed", [False, True])
+@pytest.mark.parametrize("sizes", ["2, 3", "n, m"])
+def test_a_size_below_minus_one_is_not_worked_out(sizes: str, fed: bool, device: str) -> None:
+    """NumPy takes any negative size for the one that is left."""
+    given, made = (", int64[2] s", "") if fed else ("", "s = Constant<value_ints = [2, -5]>()")
+    text = f"""<ir_version: 9, opset_import: ["": 20]>
+    g (float[{sizes}] x{given}) => (float y) {{ {made} y = Reshape(x, s) }}"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    feeds = {"x": np.ones((2, 3), np.float32)} | ({"s": np.array([2, -5])} if fed else {})
+    with (
+        pytest.raises(EngineError, match=r"Reshape.*below -1"),
+        engine.InferenceSession(model, device=device) as session,
+    ):
+        session.run(None, feeds)
