@@ -11,6 +11,13 @@ from cpu_fallback.registry import Tensor, cpu_op
 
 FEW_ROWS = 32
 """For so small an M, BLAS is a fourth faster at [N, K] times [K, M] than at its transpose."""
+UNPACKED = 10**6
+"""OpenBLAS multiplies M x K by K x N without packing them first if M * K * N is at most that."""
+STRIP, MAX_STRIP = 64, 192
+"""Columns of a strip: a multiple, and the most. All strips end at multiples, so that equal columns
+give equal results (see `products`)."""
+MIN_CUT = 1 << 17
+"""Elements of an operand that is cut."""
 
 
 @cpu_op("MatMul", since=1)
@@ -26,10 +33,27 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
     if x.ndim < 2 or y.ndim < 2:
         result = np.asarray(np.matmul(x, y))
     elif y.ndim == 2 and x.ndim > 2 and x.flags.c_contiguous and x.size:
-        result = product(x.reshape(-1, x.shape[-1]), y).reshape(*x.shape[:-1], y.shape[1])
+        result = _rows(x.reshape(-1, x.shape[-1]), y).reshape(*x.shape[:-1], y.shape[1])
+    elif x.ndim == y.ndim == 2:
+        result = _rows(x, y)
     else:
         result = product(x, y)
     return result.astype(a.dtype, copy=False)
+
+
+def _rows(x: Tensor, y: Tensor) -> Tensor:
+    """`x` [M, K] times `y` [K, N]: few rows in strips of columns small enough not to be packed."""
+    rows, inner = x.shape
+    if not 1 < rows <= FEW_ROWS or y.size < MIN_CUT or y.shape[1] % STRIP:
+        return product(x, y)
+    width = min(MAX_STRIP, UNPACKED // (rows * inner)) // STRIP * STRIP
+    if not 0 < width < y.shape[1] or not y.flags.c_contiguous:
+        return product(x, y)
+    out = np.empty((rows, y.shape[1]), x.dtype)
+    for start in range(0, y.shape[1], width):
+        strip = slice(start, start + width)
+        np.matmul(x, y[:, strip], out=out[:, strip])
+    return out
 
 
 @cpu_op("Gemm", since=7)
@@ -59,7 +83,7 @@ def gemm(
     elif transB and x.shape[0] <= FEW_ROWS:
         result = np.ascontiguousarray(product(y.T, x.T).T)
     else:
-        result = product(x, y)
+        result = _rows(x, y)
     if alpha != 1:
         result *= kind.type(alpha)
     if c is not None and beta != 0:
