@@ -204,6 +204,9 @@ class _Builder:
         return self.mappings[walk]
 
 
+_COMMUTATIVE = frozenset({"Add", "Mul"})
+
+
 @dataclass(frozen=True)
 class _Term:
     """A node's expression in a chain, or the tail of the anchor's.
@@ -427,6 +430,8 @@ def _expression(build: _Builder, term: _Term, names: Mapping[str, str], wide: bo
         read.variable if read is not None else names.get(name, "")
         for name, read in zip(node.inputs, term.operands, strict=True)
     ]
+    if node.op_type in _COMMUTATIVE and term.operands[0] and not term.operands[1]:
+        operands.reverse()  # what is made in the chain comes first: fewer kernels differ
     first = build.graph.tensor(node.inputs[0])
     result, kind = term.view.out().dtype.wgsl, first.dtype.wgsl if first is not None else ""
     fields = {name: f"params.{term.prefix}_{name}" for name in spec.values(term.view)}

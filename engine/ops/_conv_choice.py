@@ -95,9 +95,10 @@ class Variant:
     workgroup: tuple[int, int]
     when: tuple[Guard, ...] = ()
 
-    def rolled(self) -> Variant:
-        """The same as software drivers compile it fast."""
-        return replace(self, tile=replace(self.tile, rolled=True))
+    def rolled(self, channels: Dim) -> Variant:
+        """The same as software drivers compile it fast, for so many channels of a group."""
+        fours = divisible(channels, 4).known is True
+        return replace(self, tile=replace(self.tile, rolled=True, fours=fours))
 
 
 STYLES = {
@@ -161,7 +162,7 @@ def variants(
     `step` is the distance of neighbouring pixels in the output if it is not 1 (an expression).
     """
     found = _variants(geo, rows, width, loop, target, wide, step)
-    return [v.rolled() for v in found] if target.software else found
+    return [v.rolled(geo.group_out) for v in found] if target.software else found
 
 
 def _variants(

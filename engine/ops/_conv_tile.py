@@ -20,7 +20,8 @@ class Tile:
     distance of neighbouring columns in `y` if it is not 1 (an expression). With `shared`, the eight
     invocations of a subgroup compute the same channels, and each loads an eighth of the weights.
     `rolled` stores in a loop over the rows: a driver that compiles for a CPU takes most of its time
-    for stores, and the loop costs next to nothing beside the sums.
+    for stores, and the loop costs next to nothing beside the sums. `fours`: channels of a group are
+    a multiple of four.
     """
 
     rows: int
@@ -29,6 +30,7 @@ class Tile:
     step: str = ""
     shared: bool = False
     rolled: bool = False
+    fours: bool = False
 
     def loop_start(self, start: str) -> str:
         """Where a loop over the input starts."""
@@ -147,7 +149,8 @@ class Tile:
             row = [f"let at = row_place + {lane}u * params.plane;"]
             row += [f"let bias = load_b(first + {lane}u);"] if bias else []
             row += self._row(0, lane, " + bias" if bias else "")
-            lines += indented([f"if (first + {lane}u < stop) {{", *indented(row), "}"])
+            inside = "" if self.fours else f"if (first + {lane}u < stop) "
+            lines += indented([f"{inside}{{", *indented(row), "}"])
         for j in range(self.columns):
             lines += [f"    a{j}_{q} = a{j}_{q + 1};" for q in self.quads[:-1]]
         return [*lines, "    row_place += 4u * params.plane;", "}"]

@@ -250,7 +250,7 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     found = variants(geo, geo.batch, plane, loop, view.target)
     if not geo.columns and not geo.style:
         few = Variant(Tile(min(geo.pack, 8), 1), (8, 8), (at_least(2, plane),))
-        found.insert(0, few.rolled() if view.target.software else few)
+        found.insert(0, few.rolled(geo.group_out) if view.target.software else few)
     calls = []
     for variant in found:
         whole = divisible(geo.group_in, UNROLL).known is True
