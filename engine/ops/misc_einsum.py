@@ -23,6 +23,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._fit import same
 from engine.ops._variants import MAX_TRIPS
 from engine.ops.slice import declare
 from engine.records import dataclass
@@ -101,7 +102,12 @@ def _infer(view: InferView) -> list[ValueType]:
     dtype = view.dtype(0)
     if any(view.type(index).shape is None for index in range(len(view.node.inputs))):
         return [TensorType(dtype)]
-    return [TensorType(dtype, equation_of(view).shape)]
+    found = equation_of(view)
+    for index, term in enumerate(found.terms):
+        for label, dim in zip(term, view.shape(index), strict=True):
+            # a diagonal is not broadcast
+            view.require(same(view, view.shape(index)[term.index(label)], dim))
+    return [TensorType(dtype, found.shape)]
 
 
 def _strides(shape: Shape, term: Sequence[str], labels: Sequence[str], onto: Shape) -> list[Dim]:

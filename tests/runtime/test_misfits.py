@@ -70,6 +70,12 @@ CASES: list[tuple[str, str, Shapes, list[Shapes]]] = [
             "z = QLinearConv<group = 2>(x, s, p, w, s, p, s, p)",
         )
     ),
+    (
+        "float[a, b, c] x",
+        'y = Einsum<equation = "aab->ab">(x)',
+        [(3, 3, 2)],
+        [[(3, 1, 2)], [(1, 3, 2)], [(2, 3, 2)]],
+    ),
     ("float[n, m] x, float[k] s", "y = PRelu(x, s)", [(2, 3), (3,)], [[(2, 1), (3,)]]),
     (
         "float[n, 3] x, float[3, 5] w, float[p, 5] c",
