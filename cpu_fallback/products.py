@@ -19,12 +19,6 @@ _LEAST = 32
 _STEP = 16
 """BLAS adds up in another order in what is left over of so many: equal columns of weights, which a
 saturated softmax tells apart, have to give equal results wherever blocks end."""
-_FEW_ROWS = 16
-_MAX_UNPACKED = 1_000_000
-"""Multiply-adds up to which OpenBLAS takes float32 operands as they lie, on CPUs with AVX-512;
-others lose nothing by smaller parts."""
-_LEAST_UNPACKED = 112
-"""Columns of a part; with fewer, the parts take as long as packing."""
 _ALL = slice(None)
 
 
@@ -58,27 +52,9 @@ def product(a: Tensor, b: Tensor, out: Tensor | None = None, bias: Tensor | None
 
 
 def _block(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None) -> None:
-    few = a.ndim == b.ndim == 2 and 1 < a.shape[0] <= _FEW_ROWS and a.dtype == np.float32
-    cuts = _unpacked(a.shape[0], *b.shape) if few and b.strides[1] == b.itemsize else ()
-    for at in cuts:
-        np.matmul(a, b[:, at], out=out[:, at])
-    if not cuts:
-        np.matmul(a, b, out=out)
+    np.matmul(a, b, out=out)
     if bias is not None:
         np.add(out, bias, out=out)
-
-
-@functools.lru_cache(maxsize=1024)
-def _unpacked(rows: int, inner: int, columns: int) -> tuple[slice, ...]:
-    """Columns that OpenBLAS multiplies with few rows without packing them; () for all at once.
-
-    Packing takes longer than multiplying then: 12 by 384 by 1536 takes half as long in parts, and
-    2 by 384 by 1536 a fourth.
-    """
-    most = _MAX_UNPACKED // (rows * max(inner, 1)) - 2 * _STEP
-    if most < _LEAST_UNPACKED or columns <= most + 2 * _STEP or columns % (2 * _STEP):
-        return ()
-    return tuple(spans(columns, -(-columns // most), 2 * _STEP))
 
 
 def _part(x: Tensor, axis: int, at: slice, rows: slice, columns: slice) -> Tensor:
