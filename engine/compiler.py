@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from engine import fusion as fusion_stage
 from engine.appends import appending_concats
 from engine.checks import late_checks, view_checks
 from engine.choice import choose
 from engine.costs import DeviceProfile
 from engine.dims import Dim, Guard, symbols_of
 from engine.errors import EngineError
-from engine.fusion import Weigh, fuse, is_elementwise, rule_for
+from engine.fusion import fuse
+from engine.fusion_rules import RULES, Weigh, is_elementwise, rule_for
 from engine.groups import Fusion, kernel_inputs
 from engine.ir import Graph, Node
 from engine.ops import YES, Support, definition, no
@@ -38,7 +38,7 @@ from engine.verdicts import reads_no_content, roles, strongest, verdicts
 
 def check_options(options: Options) -> None:
     """Raises: EngineError for an unknown pass or fusion rule, with what there is."""
-    known = {step.name for step in PIPELINE} | {name for name, _ in fusion_stage.RULES}
+    known = {step.name for step in PIPELINE} | {name for name, _ in RULES}
     unknown = sorted(options.disable - known)
     if unknown:
         raise EngineError(f"no pass or fusion rule is named {unknown}; there are {sorted(known)}")
@@ -48,7 +48,7 @@ def optimise(
     graph: Graph, options: Options, binding: Mapping[str, int], on_cpu: bool = False
 ) -> PipelineResult:
     """The graph after all passes. Raises: ShapeError, ModelError; see `run_passes`."""
-    rules = {name for name, _ in fusion_stage.RULES}
+    rules = {name for name, _ in RULES}
     return run_passes(graph, disable=options.disable - rules, binding=binding, on_cpu=on_cpu)
 
 

@@ -1,8 +1,8 @@
 """Fusion: GPU nodes to groups, each of which becomes the dispatches of one kernel.
 
 A group is an optional anchor (MatMul, Conv, Reduce, ...) followed by elementwise nodes over the
-shape of the anchor's output, or elementwise nodes alone. Rules, each with a name that can be
-disabled: `elementwise-chain` joins elementwise nodes, `epilogue` puts them behind an anchor,
+shape of the anchor's output, or elementwise nodes alone. By the rules (`fusion_rules.py`):
+`elementwise-chain` joins elementwise nodes, `epilogue` puts them behind an anchor,
 `transposed-store` lets a group store what it computes in the order of a Transpose behind it, and
 `prologue` puts elementwise nodes in front of an anchor, which computes them each time it loads
 (`prologue.py` says whether that pays).
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from engine.fusion_rules import RULES, Weigh, has_epilogue, is_elementwise, rule_for, why_no_border
 from engine.groups import (
     Fusion,
     Group,
@@ -23,92 +24,13 @@ from engine.groups import (
     is_needed,
     tensor_count,
 )
-from engine.ir import Graph, Node, Shape
-from engine.ops import NodeView, definition
+from engine.ir import Graph, Node, Shape, label
+from engine.ops import definition
 from engine.target import Target
-
-RULES: tuple[tuple[str, str], ...] = (
-    ("elementwise-chain", "elementwise nodes over one shape become one shader"),
-    ("epilogue", "elementwise nodes after a kernel are computed where it stores its output"),
-    ("transposed-store", "a Transpose after a kernel is where the kernel stores its output"),
-    ("prologue", "elementwise nodes before a kernel are computed where it loads what they make"),
-    ("scalar", "an elementwise node of one element is computed where larger chains read it"),
-    ("border", "a Pad that repeats elements before a convolution is done where that loads them"),
-    ("in-place", "what is joined or cut is part of one buffer; see `engine.parts`"),
-)
-
-
-Weigh = Callable[[Prologue, Node], str]
-"""Why a prologue would cost more than it saves if the node computed it; "" if it would not."""
-
-
-def is_elementwise(node: Node) -> bool:
-    """Whether a node's GPU form is one expression."""
-    op = definition(node)
-    return op is not None and op.elementwise is not None
-
-
-def _has_epilogue(node: Node) -> bool:
-    """Whether one stage stores the output."""
-    op = definition(node)
-    return op is not None and op.lower is not None and op.epilogue
 
 
 def _free(prologue: Prologue, node: Node) -> str:
     return ""
-
-
-def rule_for(
-    graph: Graph, producer: Node, consumer: Node, weigh: Weigh | None = None
-) -> str | None:
-    """Name of the rule by which `producer` and `consumer` may become one kernel, or None.
-
-    Both costs and fusion ask this; whether a group is full or would close a cycle comes later.
-    Prologues, which fusion makes of whole chains, are told of if there is something to weigh them.
-    """
-    if producer.outputs[0] not in consumer.inputs:
-        return None
-    if producer.op_type == "Pad" and bordered(graph, producer, consumer) is not None:
-        return "border"
-    if not is_elementwise(consumer):
-        found = weigh is not None and _may_load(graph, producer, consumer, weigh)
-        return "prologue" if found else None
-    rule = "elementwise-chain" if is_elementwise(producer) else "epilogue"
-    if rule == "epilogue" and not _has_epilogue(producer):
-        return None
-    made, wanted = graph.tensor(producer.outputs[0]), graph.tensor(consumer.outputs[0])
-    if made is None or wanted is None or made.shape is None or made.shape != wanted.shape:
-        return None
-    return rule
-
-
-def bordered(graph: Graph, pad: Node, reader: Node) -> Node | None:
-    """`reader` as it would read what a Pad reads, if its kernels can."""
-    found = _bordered(graph, pad, reader)
-    return found if isinstance(found, Node) else None
-
-
-def _bordered(graph: Graph, pad: Node, reader: Node) -> Node | str:
-    """The same, or why not."""
-    op, value = definition(reader), pad.outputs[0]
-    if op is None or op.border is None or definition(pad) is None:
-        return f"{_name(reader)} does not find its places itself"
-    if [i for i, name in enumerate(reader.inputs) if name == value] != [0]:
-        return f"{_name(reader)} reads it as something else"
-    if graph.tensor(value) is None or graph.tensor(pad.inputs[0]) is None:
-        return "a shape is unknown"
-    return op.border(NodeView(graph, reader), NodeView(graph, pad))
-
-
-def _may_load(graph: Graph, producer: Node, consumer: Node, weigh: Weigh) -> bool:
-    """Whether a kernel would compute an elementwise node where it loads its result."""
-    op, value = definition(consumer), producer.outputs[0]
-    places = {i for i, name in enumerate(consumer.inputs) if name == value}
-    if op is None or not op.loads.keys() >= places or not is_elementwise(producer):
-        return False
-    if is_needed(graph, value, {consumer.key}, {}) or graph.tensor(value) is None:
-        return False
-    return not weigh(Prologue((producer,), value), consumer)
 
 
 @dataclass(eq=False)
@@ -170,17 +92,17 @@ class _Fuser:
         if elementwise and self._is_scalar(node):
             self.scalars[node.outputs[0]] = (*scalars, node)
             return
-        if elementwise or (on_gpu and _has_epilogue(node)):
+        if elementwise or (on_gpu and has_epilogue(node)):
             tensor = self.graph.tensor(node.outputs[0])
             shape = tensor.shape if tensor else None
         draft = _Draft([node], None if elementwise else node, shape, self.order[node.key])
         if elementwise and scalars:
-            names = " and ".join(map(_name, scalars))
-            self.applied.append(f"scalar: {names} in {_name(node)}")
+            names = " and ".join(map(label, scalars))
+            self.applied.append(f"scalar: {names} in {label(node)}")
             draft.nodes, draft.repeated = [*scalars, node], scalars
         if not elementwise and on_gpu and node.input(0) in self.borders:
             pad = self.borders[node.input(0)]
-            self.applied.append(f"border: {_name(pad)} in {_name(node)}")
+            self.applied.append(f"border: {label(pad)} in {label(node)}")
             draft.nodes.insert(0, pad)
             draft.prologues.append(Prologue((pad,), node.inputs[0], border=True))
         if elementwise and shape is not None:
@@ -221,11 +143,11 @@ class _Fuser:
         if "border" not in self.enabled or self.graph.is_output(value) or not readers:
             return False
         for reader in readers:
-            found = _bordered(self.graph, pad, reader)
+            found = why_no_border(self.graph, pad, reader)
             if not isinstance(found, Node):
                 op = definition(reader)
                 if op is not None and op.border is not None:
-                    self.near_misses.append(f"{_name(pad)} not in {_name(reader)}: {found}")
+                    self.near_misses.append(f"{label(pad)} not in {label(reader)}: {found}")
                 return False
             if not self.on_gpu(reader) or reader.key in self.alone:
                 return False
@@ -251,11 +173,11 @@ class _Fuser:
         )
         if count > max(self.limit, before):
             self.near_misses.append(
-                f"{_name(node)} not stored by {_name(producer)}: it would need {count} storage "
+                f"{label(node)} not stored by {label(producer)}: it would need {count} storage "
                 f"buffers, and the device allows {self.limit}"
             )
             return False
-        self.applied.append(f"transposed-store: {_name(node)} by {_name(producer)}")
+        self.applied.append(f"transposed-store: {label(node)} by {label(producer)}")
         draft.nodes.append(node)
         draft.turned.append(Turned(node, source))
         draft.last = max(draft.last, self.order[node.key])
@@ -298,10 +220,10 @@ class _Fuser:
             problem = self._no_prologue(prologue, node, draft)
             if problem:
                 self.near_misses.append(
-                    f"{_name(front.nodes[-1])} not computed where {_name(node)} loads: {problem}"
+                    f"{label(front.nodes[-1])} not computed where {label(node)} loads: {problem}"
                 )
                 continue
-            self.applied.append(f"prologue: {_name(front.nodes[-1])} in front of {_name(node)}")
+            self.applied.append(f"prologue: {label(front.nodes[-1])} in front of {label(node)}")
             draft.nodes = list(_once((*front.nodes, *draft.nodes)))
             draft.prologues.append(prologue)
             draft.repeated = _once((*front.repeated, *draft.repeated))
@@ -339,11 +261,11 @@ class _Fuser:
             problem = self._obstacle(draft, joined)
             if problem:
                 self.near_misses.append(
-                    f"{_name(node)} not fused behind {_name(producer)}: {problem}"
+                    f"{label(node)} not fused behind {label(producer)}: {problem}"
                 )
                 continue
             rule = rule_for(self.graph, producer, node)
-            self.applied.append(f"{rule}: {_name(node)} behind {_name(producer)}")
+            self.applied.append(f"{rule}: {label(node)} behind {label(producer)}")
             joined = self._merge(draft, joined)
         return joined
 
@@ -356,7 +278,7 @@ class _Fuser:
         if set(kept.repeated).intersection(n for p in kept.prologues for n in p.nodes):
             return "a kernel would compute the same scalar in front and behind"
         if anchor is not None and self._loads_what_follows(anchor, nodes, kept.prologues):
-            return f"{_name(anchor)} needs what would be computed behind it"
+            return f"{label(anchor)} needs what would be computed behind it"
         stored = {n.outputs[0] for n in kept.turned}
         if any(self.roots.get(r, r) in stored for n in nodes for r in n.reads):
             return "it reads in another order what the same kernel would store"
@@ -414,10 +336,6 @@ class _Fuser:
 
 def _once(nodes: Iterable[Node]) -> tuple[Node, ...]:
     return tuple({n.key: n for n in nodes}.values())
-
-
-def _name(node: Node) -> str:
-    return f"{node.op_type} {node.title!r}"
 
 
 def fuse(

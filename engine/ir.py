@@ -164,6 +164,11 @@ class Node:
         return f"{', '.join(self.outputs)} = {call}" + (f" {{{attrs}}}" if attrs else "")
 
 
+def label(node: Node) -> str:
+    """A node in messages: operator and name (or first output)."""
+    return f"{node.op_type} {node.title!r}"
+
+
 def _brief(value: Attribute) -> str:
     if isinstance(value, Graph):
         return f"<graph {value.name}>"

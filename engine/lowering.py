@@ -12,7 +12,7 @@ from engine.codegen import Chain, generate, generate_loads
 from engine.dims import Dim, product
 from engine.dtypes import DType
 from engine.errors import PlanError
-from engine.fusion import bordered
+from engine.fusion_rules import bordered
 from engine.groups import Group
 from engine.indexing import Place
 from engine.ir import Array, Graph, Node, Shape, TensorType

@@ -16,7 +16,7 @@ from engine.choice import choose, in_words
 from engine.costs import DeviceProfile, Direction
 from engine.dims import Guard
 from engine.errors import UnsupportedOpError
-from engine.ir import Graph, Node
+from engine.ir import Graph, Node, label
 from engine.ops import Support
 from engine.options import DeviceChoice
 from engine.placement import MayFuse, Model, Transfer, build_model
@@ -265,7 +265,7 @@ def _check_runnable(
     stuck = [n for i, n in enumerate(model.nodes) if i not in possible and not has_cpu(n)]
     if stuck:
         lines = [
-            f"  {_label(n)}: no CPU implementation of {describe_op(n)}; not on the GPU because "
+            f"  {label(n)}: no CPU implementation of {describe_op(n)}; not on the GPU because "
             + (support[n.key].reason or "only the CPU may be used")
             for n in stuck
         ]
@@ -273,10 +273,6 @@ def _check_runnable(
             "these nodes can run nowhere:\n" + "\n".join(lines) + "\nConvert the model to "
             "operators, or versions of them, that are known: see `onnx-wgpu ops`."
         )
-
-
-def _label(node: Node) -> str:
-    return f"{node.op_type} {node.title!r}"
 
 
 def _crossings(model: Model, chosen: Set[int]) -> tuple[Crossing, ...]:

@@ -16,10 +16,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 
 from engine.dims import Dim, evaluate, symbols_of
 from engine.errors import ShapeError
-from engine.fusion import bordered, is_elementwise, rule_for
+from engine.fusion_rules import bordered, is_elementwise, rule_for
 from engine.groups import kernel_inputs
 from engine.indexing import Place
-from engine.ir import Graph, Node, TensorType
+from engine.ir import Graph, Node, TensorType, label
 from engine.layout import storage_of
 from engine.ops import InPlace, NodeView, definition, in_place
 from engine.records import dataclass
@@ -175,7 +175,7 @@ class _Finder:
             reason = self._obstacle(node, form, name, whole, places.get(k))
             if reason:
                 left.append(k)
-                reasons.append(f"{node.op_type} {node.title!r} copies {names[k]!r}: {reason}")
+                reasons.append(f"{label(node)} copies {names[k]!r}: {reason}")
             else:
                 self.links[name] = _Link(whole, places[k], node.key)
                 self.inner.setdefault(whole, []).append(name)
@@ -188,7 +188,7 @@ class _Finder:
         self.copied[node.key] = tuple(left)
         done = "written where they belong" if form.joins else "read where they lie"
         count = f"{len(wanted) - len(left)} of {len(wanted)} parts are {done}"
-        self.applied.append(f"{RULE}: {node.op_type} {node.title!r}, {count}")
+        self.applied.append(f"{RULE}: {label(node)}, {count}")
 
     def _is_read(self, name: str) -> bool:
         return self.graph.is_output(name) or bool(self.graph.consumers.get(name))

@@ -22,6 +22,7 @@ ORDER = (
         "partition",
         "layout",
         "groups",
+        "fusion_rules",
         "fusion",
         "prologue",
         "parts",

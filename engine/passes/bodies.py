@@ -14,8 +14,7 @@ from engine.dims import Dim
 from engine.dtypes import BOOL, INT64
 from engine.errors import ModelError, ShapeError, in_words
 from engine.importer.opsets import PINNED, since_version
-from engine.ir import Graph, Node, OptionalType, SequenceType, TensorType, Value, ValueType
-from engine.passes.rewrite import label
+from engine.ir import Graph, Node, OptionalType, SequenceType, TensorType, Value, ValueType, label
 from engine.passes.symbols import is_typed, substitute_type
 
 if TYPE_CHECKING:

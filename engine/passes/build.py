@@ -9,10 +9,9 @@ import numpy as np
 from engine import dtypes
 from engine.errors import ShapeError
 from engine.importer.opsets import PINNED, since_version
-from engine.ir import Array, Attribute, Graph, Node, TensorType, Value
+from engine.ir import Array, Attribute, Graph, Node, TensorType, Value, label
 from engine.ops import NodeView
 from engine.passes.base import PassResult, in_every_body
-from engine.passes.rewrite import label
 
 
 class Builder(NodeView):

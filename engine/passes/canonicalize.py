@@ -16,7 +16,7 @@ import numpy as np
 
 from engine import dtypes
 from engine.importer.opsets import PINNED, since_version
-from engine.ir import Graph, Node
+from engine.ir import Graph, Node, label
 from engine.passes.base import PassResult, in_every_body
 
 _ONE_INPUT = frozenset({"Sum", "Max", "Min", "Mean", "Concat"})
@@ -67,7 +67,7 @@ def _canonicalize(graph: Graph) -> PassResult:
         for rule in _RULES:
             new = rule(graph, current[-1])
             if new is not None:
-                applied.append(f"{node.op_type} {node.title!r}: {rule.__doc__}")
+                applied.append(f"{label(node)}: {rule.__doc__}")
                 current[-1:] = new
         nodes.extend(current)
     if not applied:

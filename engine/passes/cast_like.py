@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from engine.importer.opsets import PINNED, since_version
-from engine.ir import Graph
+from engine.ir import Graph, label
 from engine.passes.base import PassResult
 from engine.passes.match import is_op
-from engine.passes.rewrite import Editor, label, rewrite
+from engine.passes.rewrite import Editor, rewrite
 
 
 def cast_like(graph: Graph) -> PassResult:

@@ -12,10 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from engine.dims import Dim, bounds, is_static, product
-from engine.ir import Graph, Node, Shape
+from engine.ir import Graph, Node, Shape, label
 from engine.passes.base import PassResult
 from engine.passes.match import int_input, ints, is_op, standard
-from engine.passes.rewrite import Editor, label, rewrite
+from engine.passes.rewrite import Editor, rewrite
 from engine.records import dataclass
 
 VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")

@@ -7,11 +7,11 @@ from collections.abc import Hashable, Iterator
 
 import numpy as np
 
-from engine.ir import Array, Attribute, Graph, Node
+from engine.ir import Array, Attribute, Graph, Node, label
 from engine.ops import definition
 from engine.passes.base import PassResult
 from engine.passes.match import is_op, standard
-from engine.passes.rewrite import Editor, label, rewrite
+from engine.passes.rewrite import Editor, rewrite
 
 RANDOM = frozenset(
     {

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from engine.ir import Array, Graph, Node
+from engine.ir import Array, Graph, Node, label
 from engine.passes.base import PassResult
 from engine.passes.match import broadcasts_into, int_input, ints, is_op
-from engine.passes.rewrite import Editor, label, rewrite
+from engine.passes.rewrite import Editor, rewrite
 
 Rule = Callable[[Editor, Node], str]
 """The input that output 0 surely equals, or ""."""

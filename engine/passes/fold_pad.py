@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from engine.dims import bounds
-from engine.ir import Graph, Node
+from engine.ir import Graph, Node, label
 from engine.passes.base import PassResult
 from engine.passes.match import int_input, ints, is_op, normal_axes, rank_of, text
-from engine.passes.rewrite import Editor, label, rewrite
+from engine.passes.rewrite import Editor, rewrite
 from engine.records import dataclass
 
 WINDOWS = ("Conv", "AveragePool", "MaxPool")

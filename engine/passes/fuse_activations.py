@@ -6,11 +6,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from engine.ir import Graph, Node
+from engine.ir import Graph, Node, label
 from engine.passes.algebra import Activation, match
 from engine.passes.base import PassResult
 from engine.passes.match import is_op, scalar, standard
-from engine.passes.rewrite import Editor, label, rewrite
+from engine.passes.rewrite import Editor, rewrite
 
 FLOATS = ("float32", "float16", "float64", "bfloat16")
 _RTOL = 1e-5

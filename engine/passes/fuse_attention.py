@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.ir import Graph, Node
+from engine.ir import Graph, Node, label
 from engine.ops.attention import MAX_VALUE_SIZE
 from engine.passes.base import PassResult, in_every_body
 from engine.passes.build import Builder, Rule, replace_here
@@ -129,7 +129,7 @@ def _scores(graph: Graph, name: str) -> _Scores | str:
             continue
         factor = _factor(graph, node)
         if factor is None:
-            return f"{node.op_type} {node.title!r} on its scores is no scale and no mask"
+            return f"{label(node)} on its scores is no scale and no mask"
         scale, name = scale * factor[0], factor[1]
 
 
@@ -167,7 +167,7 @@ def _used_beyond(graph: Graph, node: Node, found: _Scores, softmax: Node) -> str
             return f"{name!r} is an output of the graph"
         for reader in graph.consumers.get(name, ()):
             if reader.key not in inside and not is_op(reader, "IsNaN"):
-                return f"{reader.op_type} {reader.title!r} reads {name!r} too"
+                return f"{label(reader)} reads {name!r} too"
         inside.add(maker.key)
         if maker.key != found.product.key:
             stack += [n for n in maker.inputs if graph.constant(n) is None]

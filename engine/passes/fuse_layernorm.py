@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from engine.dims import is_static
-from engine.ir import Graph, Node, Shape
+from engine.ir import Graph, Node, Shape, label
 from engine.passes.base import PassResult
 from engine.passes.match import int_input, is_op, normal_axes, rank_of, scalar, standard
-from engine.passes.rewrite import Editor, label, rewrite
+from engine.passes.rewrite import Editor, rewrite
 
 FLOATS = ("float32", "float16", "bfloat16")
 

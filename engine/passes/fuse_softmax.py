@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.ir import Graph, Node
+from engine.ir import Graph, Node, label
 from engine.passes.base import PassResult
 from engine.passes.chains import VIEWS
 from engine.passes.match import int_input, is_op, normal_axes, standard
-from engine.passes.rewrite import Editor, label, rewrite
+from engine.passes.rewrite import Editor, rewrite
 
 FLOATS = ("float32", "float16", "float64", "bfloat16")
 

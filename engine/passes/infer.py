@@ -19,7 +19,7 @@ from engine.dims import Dim, Guard
 from engine.errors import ModelError, ShapeError, in_words
 from engine.exporter import operand_problem
 from engine.importer.opsets import PINNED, since_version
-from engine.ir import Graph, Node, TensorType, Value, ValueType
+from engine.ir import Graph, Node, TensorType, Value, ValueType, label
 from engine.ops._agreement import requirements
 from engine.ops._fit import is_fits, node_of
 from engine.passes import bodies
@@ -299,7 +299,7 @@ class Inference:
             return False
         if self.told.intersection(node.reads):
             self.told.update(node.writes)
-        self.applied.append(f"{node.op_type} {node.title!r} is constant")
+        self.applied.append(f"{label(node)} is constant")
         return True
 
     def _evaluate(self, work: Graph, node: Node, values: dict[str, Value]) -> None:

@@ -11,12 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.ir import Array, Graph, Node
+from engine.ir import Array, Graph, Node, label
 from engine.ops import NodeView
 from engine.passes.base import PassResult, in_every_body
 from engine.passes.build import Builder
 from engine.passes.match import is_op
-from engine.passes.rewrite import label
 from engine.records import dataclass
 
 

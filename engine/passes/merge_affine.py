@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from engine.ir import Array, Graph, Node
+from engine.ir import Array, Graph, Node, label
 from engine.passes.base import PassResult
 from engine.passes.match import broadcasts_into, is_op, standard
-from engine.passes.rewrite import Editor, label, rewrite
+from engine.passes.rewrite import Editor, rewrite
 from engine.records import dataclass
 
 Float64 = np.ndarray[Any, np.dtype[np.float64]]

@@ -11,11 +11,11 @@ from __future__ import annotations
 import numpy as np
 
 from engine.dims import Dim
-from engine.ir import Graph, Node, Shape, TensorType
+from engine.ir import Graph, Node, Shape, TensorType, label
 from engine.passes.base import PassResult
 from engine.passes.chains import VIEWS, reshape_target
 from engine.passes.match import ints, is_op, standard
-from engine.passes.rewrite import Editor, label, rewrite
+from engine.passes.rewrite import Editor, rewrite
 
 
 def merge_views(graph: Graph) -> PassResult:

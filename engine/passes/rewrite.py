@@ -11,13 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from engine import dtypes
 from engine.dtypes import DType
-from engine.ir import Array, Graph, Node, Shape, TensorType, Value
+from engine.ir import Array, Graph, Node, Shape, TensorType, Value, label
 from engine.passes.base import PassResult
-
-
-def label(node: Node) -> str:
-    """The node in messages: operator and name (or first output)."""
-    return f"{node.op_type} {node.title!r}"
 
 
 class Editor:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import numpy as np
 
 from engine.dims import Dim
-from engine.ir import Graph, Node, Shape, TensorType
+from engine.ir import Graph, Node, Shape, TensorType, label
 from engine.passes.base import PassResult
 from engine.passes.chains import VIEWS, reshape_target
 from engine.passes.fold_pad import WINDOWS
 from engine.passes.match import int_input, is_op, standard
-from engine.passes.rewrite import Editor, label, rewrite
+from engine.passes.rewrite import Editor, rewrite
 
 
 def sink_pad(graph: Graph) -> PassResult:

@@ -6,11 +6,11 @@ Operands beside it are single numbers, or come through the same Transpose or vie
 
 from __future__ import annotations
 
-from engine.ir import Graph, Node, TensorType
+from engine.ir import Graph, Node, TensorType, label
 from engine.passes.base import PassResult
 from engine.passes.chains import VIEWS
 from engine.passes.match import is_op
-from engine.passes.rewrite import Editor, label, rewrite
+from engine.passes.rewrite import Editor, rewrite
 
 UNARY = (
     *("Abs", "Cast", "Ceil", "Clip", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid"),

@@ -13,7 +13,7 @@ from engine import costs
 from engine.compiler import compile_graph
 from engine.costs import DeviceProfile, Sizes
 from engine.dtypes import FLOAT32, from_numpy
-from engine.fusion import RULES
+from engine.fusion_rules import RULES
 from engine.ir import Array, Graph, Node, TensorType, Value
 from engine.options import Options
 from engine.passes import PipelineResult

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from engine import fusion
+from engine import fusion_rules
 from engine.errors import EngineError
 from engine.exporter import to_model
 from engine.ir import Graph
@@ -17,7 +17,7 @@ from engine.tools.compare.groups import Failure, GroupCheck, MissingValueError, 
 from engine.tools.compare.runs import OPTIONAL_PASSES, Setup
 from engine.tools.compare.tolerance import difference, group_tolerance
 
-RULES = tuple(name for name, _ in fusion.RULES)
+RULES = tuple(name for name, _ in fusion_rules.RULES)
 
 
 def blame_kernel(
@@ -141,7 +141,7 @@ def _inside(
             setup, single, known, tolerance, disable
         ):
             blame = finding.blame
-            if fusion.is_elementwise(node):
+            if fusion_rules.is_elementwise(node):
                 blame = f"{node.op_type}, an expression in {blame}"
             node_text = describe([node], failure.path, failure.turn)
             return replace(finding, blame=blame, node=node_text, origin=origin_of([node])).note(
