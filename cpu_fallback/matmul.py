@@ -16,6 +16,9 @@ UNPACKED = 10**6
 STRIP, MAX_STRIP = 64, 192
 """Columns of a strip: a multiple, and the most. All strips end at multiples, so that equal columns
 give equal results (see `products`)."""
+NARROW = 8
+"""Up to so many rows strips of `STRIP` columns are faster than the whole; with more, wider ones."""
+MAX_CUT_ROWS = 16
 MIN_CUT = 1 << 17
 """Elements of an operand that is cut."""
 
@@ -44,10 +47,11 @@ def matmul(a: Tensor, b: Tensor) -> Tensor:
 def _rows(x: Tensor, y: Tensor) -> Tensor:
     """`x` [M, K] times `y` [K, N]: few rows in strips of columns small enough not to be packed."""
     rows, inner = x.shape
-    if not 1 < rows <= FEW_ROWS or y.size < MIN_CUT or y.shape[1] % STRIP:
+    if not 1 < rows <= MAX_CUT_ROWS or y.size < MIN_CUT or y.shape[1] % STRIP:
         return product(x, y)
     width = min(MAX_STRIP, UNPACKED // (rows * inner)) // STRIP * STRIP
-    if not 0 < width < y.shape[1] or not y.flags.c_contiguous:
+    least = STRIP if rows <= NARROW else 2 * STRIP
+    if not least <= width < y.shape[1] or not y.flags.c_contiguous or x.dtype != np.float32:
         return product(x, y)
     out = np.empty((rows, y.shape[1]), x.dtype)
     for start in range(0, y.shape[1], width):
