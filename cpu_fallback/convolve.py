@@ -50,10 +50,10 @@ def route(win: Windows, channels: int, each: int, group: int, constant: bool) ->
         return Route.POINTWISE
     if channels == each == 1 and group > 1 and len(win.out) <= 2 and taps <= MAX_TAPS:
         return Route.BANDED if constant and convolve_banded.fits(win) else Route.DEPTHWISE
-    if constant and fits(win, group) and is_faster(win, channels, each):
-        return Route.WINOGRAD
     if channels >= MIN_TAP_CHANNELS and each <= min(channels, FEW_OUTPUTS) and _is_flat(win):
         return Route.TAPS
+    if constant and fits(win, group) and is_faster(win, channels, each):
+        return Route.WINOGRAD
     return Route.COLUMNS
 
 

@@ -151,3 +151,9 @@ def test_what_is_remembered_is_only_of_constants() -> None:
     call = registry.prepare("Conv", "", 11, attrs, 1)
     first = call([x, w])[0]
     np.testing.assert_allclose(call([x, 2 * w])[0], 2 * first, rtol=1e-5)
+
+
+def test_few_outputs_are_summed_tap_by_tap_even_where_weights_are_constant() -> None:
+    win = windows((172, 88), (3, 3), pads=(1, 1, 1, 1))
+    assert convolve.route(win, 33, 1, 1, True) is convolve.Route.TAPS
+    assert convolve.route(win, 33, 24, 1, True) is convolve.Route.WINOGRAD
