@@ -25,14 +25,15 @@ _ALL = slice(None)
 def product(a: Tensor, b: Tensor, out: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
     """`a` [..., M, K] times `b` [..., K, N] plus `bias`, which broadcasts to the result.
 
-    All have one float type; batches broadcast. Blocks are worked out from sizes alone.
+    All have one float type; batches broadcast. Within `threads.alone` large ones are cut into
+    blocks, worked out from sizes alone.
     Returns: [..., M, N], in `out` if it is given.
     """
     if out is None:
         batch = () if a.ndim == b.ndim == 2 else np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
         out = np.empty((*batch, a.shape[-2], b.shape[-1]), a.dtype)
     axis, counts = blocks(out.shape, a.shape[-1], a.itemsize)
-    if counts == (1, 1, 1):
+    if counts == (1, 1, 1) or not threads.alone.threads:
         _block(a, b, out, bias)
         return out
 

@@ -1,12 +1,13 @@
 """Threads: large work in pieces, on as many threads as NumPy's BLAS is set to use.
 
 OpenBLAS speeds up nothing but products, and its threads wait for the next one by spinning, which
-takes the cores from everything else. So it is told to use one thread while a call runs (`alone`),
-and convolutions, products and passes over large arrays are cut into pieces for threads of ours:
-NumPy gives up the interpreter's lock inside. To get it back costs 10 to 25 us where another thread
-has it, and to wake a thread 50: two threads that call NumPy for 10 us at a time are slower than
-one. So only long pieces are shared out. Pieces depend on sizes only, so results are the same with
-any number of threads.
+takes the cores from everything else. So where nodes are long it is told to use one thread while a
+call runs (`alone`), and convolutions, products and passes over large arrays are cut into pieces for
+threads of ours: NumPy gives up the interpreter's lock inside. To get it back costs 10 to 25 us
+where another thread has it, and to wake a thread 50: two threads that call NumPy for 10 us at a
+time are slower than one. So only long pieces are shared out, and where nodes are short the threads
+stay with OpenBLAS, which hands over a product in 1 us. Pieces depend on sizes only, so within
+`alone` results are the same with any number of threads.
 
 The number is OpenBLAS's own: OPENBLAS_NUM_THREADS, OMP_NUM_THREADS, the cores that the process may
 use, or what threadpoolctl set. With another BLAS there is one thread here, and as many as it likes
@@ -94,6 +95,11 @@ class _Alone:
             blas.put(self._threads)
         self.__init__()  # type: ignore[misc]
 
+    @property
+    def threads(self) -> int:
+        """How many threads work on pieces; 0 outside, where products are OpenBLAS's business."""
+        return min(self._threads, MAX_THREADS) if self._depth else 0
+
     def __enter__(self) -> int:
         with self._lock:
             if not self._depth:
@@ -118,7 +124,7 @@ class _Alone:
 
 
 alone = _Alone()
-"""Enter it around calls of BLAS; it says on how many threads `run` works, and is reentrant."""
+"""Enter it around long work; it says on how many threads `run` shares that, and is reentrant."""
 
 
 class _Job:
@@ -204,16 +210,16 @@ def about_ns(flops: int, nbytes: int) -> int:
 
 
 def run(pieces: Sequence[_T], work: Callable[[_T], object], each_ns: int) -> None:
-    """`work` of every piece, in any order: on all threads if a piece takes long enough.
+    """`work` of every piece, in any order: within `alone` on all threads, if a piece is long.
 
     each_ns: how long one takes, about. Raises: what a piece raises.
     """
     short = each_ns < MIN_PIECE_NS or each_ns * len(pieces) < MIN_SHARED_NS
-    with alone as threads:
-        if short or threads < 2 or len(pieces) < 2:
-            for piece in pieces:
-                work(piece)
-            return
-        job = _Job(pieces, work)
-        _helpers.call(min(threads, len(pieces)) - 1, job)
-        job.finish()
+    threads = alone.threads
+    if short or threads < 2 or len(pieces) < 2:
+        for piece in pieces:
+            work(piece)
+        return
+    job = _Job(pieces, work)
+    _helpers.call(min(threads, len(pieces)) - 1, job)
+    job.finish()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -24,7 +24,7 @@ from engine.runtime.constants import ConstantStore
 from engine.runtime.context import ExecutionContext, WideInputError
 from engine.runtime.control import run_control_flow
 from engine.runtime.device import Device
-from engine.runtime.host import HostNode, blas_of_one, described, last_reads
+from engine.runtime.host import HostNode, around, described, last_reads
 from engine.runtime.indices import index_reads
 from engine.runtime.probe import Observed, Probe
 from engine.runtime.recorder import Recorder
@@ -82,7 +82,7 @@ class Executor:
         self._steps = _run_steps(plan)
         on_host = [s.nodes for s in self._steps if isinstance(s, _OnHost)]
         self._on_host = {node.key: "cpu" for nodes in on_host for node in nodes}
-        self._around = blas_of_one() if self._on_host else nullcontext()
+        self._around = around(plan, len(self._on_host), device)
         self._host_reads = frozenset(
             plan.root(n) for s in plan.steps if isinstance(s, tasks.RunCpu) for n in s.node.reads
         )

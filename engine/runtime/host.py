@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,8 +22,22 @@ MIN_SPARE_NBYTES = 4096
 """Below, a new array costs no more than finding out whether an old one is free."""
 
 
+LONG_MS = 0.5
+"""Where nodes take so long in the mean, threads of ours gain more than OpenBLAS's."""
+
+
+def around(plan: Plan, count: int, device: object) -> AbstractContextManager[object]:
+    """What surrounds the `count` nodes of a plan on the host: it decides whose threads help them.
+
+    Beside a device they are ours: OpenBLAS's spin, and software GPUs need the cores.
+    """
+    if not count or (device is None and plan.partition.all_cpu_ms < LONG_MS * count):
+        return nullcontext()
+    return blas_of_one()
+
+
 def blas_of_one() -> AbstractContextManager[object]:
-    """What surrounds nodes on the host; see `cpu_fallback.threads`."""
+    """OpenBLAS uses one thread, and long work is shared among ours; see `cpu_fallback.threads`."""
     from cpu_fallback import threads
 
     return threads.alone

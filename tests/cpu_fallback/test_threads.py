@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,15 @@ from cpu_fallback.products import product
 
 
 @pytest.fixture(params=[1, 2, 5])
-def count(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+def count(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """How many threads work on pieces, whatever the machine has."""
     held = {"threads": request.param}
     blas = threads._Blas(lambda: held["threads"], lambda n: held.update(threads=n))
     monkeypatch.setattr(threads, "_blas", lambda: blas)
     monkeypatch.setattr(threads, "MIN_PIECE_NS", 0)
     monkeypatch.setattr(threads, "MIN_SHARED_NS", 0)
-    return int(request.param)
+    with threads.alone:
+        yield int(request.param)
 
 
 def test_every_piece_is_worked_on_once(count: int) -> None:

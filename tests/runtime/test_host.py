@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cpu_fallback import threads
 from engine import InferenceSession
 from engine.errors import EngineError
 from engine.runtime import executor
@@ -80,3 +81,20 @@ def test_what_fails_is_told_with_its_operands() -> None:
     feeds = {"x": np.ones(3, np.float32), "at": np.array([7])}
     with pytest.raises(EngineError, match=r"Gather .* failed on \(float32\[3\], int64\[1\]\)"):
         session.run(None, feeds)
+
+
+@pytest.mark.parametrize(("size", "held"), [(4, []), (1024, [1, 4])])
+def test_long_nodes_take_the_threads_from_blas(
+    size: int, held: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = parse(f"""product (float[{size},{size}] a, float[{size},{size}] b) => (float[m,n] y) {{
+      y = MatMul(a, b)
+    }}""")
+    session = InferenceSession(model.SerializeToString(), device="cpu")
+    seen = [4]
+    blas = threads._Blas(lambda: seen[-1], seen.append)
+    monkeypatch.setattr(threads, "_blas", lambda: blas)
+    a = np.random.default_rng(0).standard_normal((size, size), np.float32)
+    (y,) = session.run(None, {"a": a, "b": a.T.copy()})
+    assert seen[1:] == held
+    np.testing.assert_allclose(y, a @ a.T, rtol=1e-4, atol=1e-3)
