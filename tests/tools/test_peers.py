@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from tests.bench import models
-from tests.bench.peers import engines, report, starts
+from tests.bench.peers import engines, report, starts, worker
 from tests.bench.peers.__main__ import bench_case, other_array, peers_of
 from tests.bench.peers.contest import Case, Setup, WorkerError, contest, summary
 from tests.bench.peers.engines import CPU, GPU, GPU_BASELINE, NCNN, ORT_CPU, ORT_WEBGPU, Peer
@@ -101,15 +101,24 @@ def test_a_wrong_engine_is_not_timed(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "median_ms" not in found["peers"][CPU] and "median_ms" in found["peers"][ORT_CPU]
 
 
-def test_the_first_of_many_calls_is_a_warm_up() -> None:
+def test_what_counts_of_the_calls_of_all_turns() -> None:
     turns = [
-        {"wall_ms": [90.0, 1.0, 2.0, 3.0], "cpu_ms": [90.0, 1.0, 1.0, 1.0], "peak_nbytes": 5},
+        {"wall_ms": [1.0, 2.0, 3.0], "cpu_ms": [1.0, 1.0, 1.0], "peak_nbytes": 5},
         {"wall_ms": [4.0, 5.0], "cpu_ms": [1.0, 1.0], "peak_nbytes": 7},
     ]
     found = summary(turns)
     assert (found["median_ms"], found["min_ms"], found["calls"]) == (3.0, 1.0, 5)
     assert (found["cpu_ms"], found["peak_nbytes"]) == (1.0, 7)
     assert summary([*turns, {"problem": "gone"}]) == {"problem": "gone"}
+
+
+def test_a_short_first_call_of_a_turn_is_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+    found = worker.timed(lambda feeds: done.append(1) or feeds, {}, 1000.0, 3)
+    assert (len(done), len(found["wall_ms"]), len(found["cpu_ms"])) == (4, 3, 3)
+    monkeypatch.setattr(worker, "WARM_MS", -1.0)
+    assert len(worker.timed(lambda feeds: done.append(1) or feeds, {}, 1000.0, 3)["wall_ms"]) == 1
+    assert len(done) == 5
 
 
 def test_the_page_has_means_goals_losses_and_failures(tmp_path: Path) -> None:

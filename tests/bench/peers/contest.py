@@ -306,16 +306,15 @@ def _take_turns(workers: list[Worker], name: str, until: float, say: Callable[[s
 
 
 def summary(turns: Sequence[Found]) -> Found:
-    """Median, p90 and least of the calls; the first of a turn of many is a warm-up."""
+    """Median, p90 and least of the calls."""
     failed = [t["problem"] for t in turns if "problem" in t]
     if failed:
         return {"problem": failed[0]}
     wall: list[float] = []
     cpu: list[float] = []
     for turn in turns:
-        skip = 1 if len(turn["wall_ms"]) > 3 else 0
-        wall += turn["wall_ms"][skip:]
-        cpu += turn["cpu_ms"][skip:]
+        wall += turn["wall_ms"]
+        cpu += turn["cpu_ms"]
     return {
         "median_ms": float(np.median(wall)),
         "p90_ms": float(np.percentile(wall, 90)),
