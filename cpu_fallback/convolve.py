@@ -13,11 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cpu_fallback import convolve_banded, threads
-from cpu_fallback.convolve_banded import banded
+from cpu_fallback import convolve_banded, convolve_winograd, threads
 from cpu_fallback.convolve_depthwise import depthwise
 from cpu_fallback.convolve_pieces import Compute, Sizes, pieces, scratch
-from cpu_fallback.convolve_winograd import fits, is_faster, winograd
 from cpu_fallback.planes import Layout, layout
 from cpu_fallback.products import product
 from cpu_fallback.registry import Memo, Tensor
@@ -52,7 +50,8 @@ def route(win: Windows, channels: int, each: int, group: int, constant: bool) ->
         return Route.BANDED if constant and convolve_banded.fits(win) else Route.DEPTHWISE
     if channels >= MIN_TAP_CHANNELS and each <= min(channels, FEW_OUTPUTS) and _is_flat(win):
         return Route.TAPS
-    if constant and fits(win, group) and is_faster(win, channels, each):
+    winograd = constant and convolve_winograd.fits(win, group)
+    if winograd and convolve_winograd.is_faster(win, channels, each):
         return Route.WINOGRAD
     return Route.COLUMNS
 
@@ -109,9 +108,9 @@ def convolution(
         Route.POINTWISE: _pointwise,
         Route.COLUMNS: _by_columns,
         Route.DEPTHWISE: depthwise,
-        Route.BANDED: banded,
+        Route.BANDED: convolve_banded.banded,
         Route.TAPS: _by_taps,
-        Route.WINOGRAD: winograd,
+        Route.WINOGRAD: convolve_winograd.winograd,
     }[route(win, channels, each, group, constant)]
     shape = (batch, w[0], *win.out)
     return Convolution(shape, make(sizes) if math.prod(shape) and channels else _nothing)
@@ -219,10 +218,7 @@ def _by_columns(sizes: Sizes) -> Compute:
             if added is not None:
                 np.add(out, added[cut.at], out=out)
 
-        if len(cuts) == 1:
-            work(cuts[0])
-        else:
-            threads.run(cuts, work, each_ns)
+        threads.run(cuts, work, each_ns)
 
     return compute
 

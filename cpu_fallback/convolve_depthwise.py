@@ -34,9 +34,7 @@ def depthwise(sizes: Sizes) -> Compute:
         images = x.reshape(sizes.batch, channels, *win.size)
         taps = w.reshape(channels, *win.kernel)
         whole = y.reshape(sizes.batch, channels, size)
-
-        def work(cut: tuple[int, slice]) -> None:
-            image, at = cut
+        for image, at in cuts:
             count = at.stop - at.start
             planes = scratch.array("planes", sizes.dtype, count, wide, rows, row)
             out = whole[image, at]
@@ -55,9 +53,6 @@ def depthwise(sizes: Sizes) -> Compute:
                     np.add(out, target, out=out)
             if bias is not None:
                 np.add(out, bias[at, None], out=out)
-
-        for cut in cuts:
-            work(cut)
 
     return compute
 

@@ -77,6 +77,14 @@ def is_faster(win: Windows, channels: int, each: int) -> bool:
     return transformed < copied
 
 
+def bands(
+    win: Windows, batch: int, channels: int, each: int, itemsize: int
+) -> list[tuple[slice, slice]]:
+    """Images and rows of tiles to compute together, as `pieces` cuts them."""
+    (high, wide), nbytes = tiles(win), NUMBERS * itemsize
+    return pieces(batch, high, nbytes * wide * max(channels, each), nbytes * channels * each)
+
+
 class _Cut(NamedTuple):
     """Some rows of tiles of some images.
 
@@ -94,9 +102,8 @@ class _Cut(NamedTuple):
 
 
 def _cuts(sizes: Sizes) -> list[_Cut]:
-    win, (high, wide) = sizes.win, tiles(sizes.win)
-    channels, each, nbytes = sizes.channels, sizes.each, NUMBERS * sizes.dtype.itemsize
-    row, kernels = nbytes * wide * max(channels, each), nbytes * channels * each
+    win, wide = sizes.win, tiles(sizes.win)[1]
+    found = bands(win, sizes.batch, sizes.channels, sizes.each, sizes.dtype.itemsize)
     return [
         _Cut(
             images,
@@ -105,7 +112,7 @@ def _cuts(sizes: Sizes) -> list[_Cut]:
             rows.stop - rows.start,
             slice(TILE * rows.start, min(TILE * rows.stop, win.out[0])),
         )
-        for images, rows in pieces(sizes.batch, high, row, kernels)
+        for images, rows in found
     ]
 
 
@@ -135,10 +142,7 @@ def winograd(sizes: Sizes) -> Compute:
             np.matmul(ahead.T, results, out=sums)
             _store(y, sums[:size], bias, cut, wide)
 
-        if len(cuts) == 1:
-            work(cuts[0])
-        else:
-            threads.run(cuts, work, each_ns)
+        threads.run(cuts, work, each_ns)
 
     return compute
 

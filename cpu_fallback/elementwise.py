@@ -43,7 +43,7 @@ def broadcasts(shape: tuple[int, ...], onto: tuple[int, ...]) -> bool:
 
 def swept(function: Function, spare: Tensor | None, *operands: Tensor) -> Tensor:
     """A function of operands of one dtype, broadcast, which is also its result's."""
-    out = None if spare is None else fitting(spare, *operands)
+    out = fitting(spare, *operands)
     for x in operands:
         if x.size >= MIN_SWEPT:
             break

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpu_fallback.misc import positive_axis
-from cpu_fallback.numeric import wide
+from cpu_fallback.numeric import positive_axis, wide
 from cpu_fallback.products import spans
 from cpu_fallback.registry import Tensor, cpu_op
 from cpu_fallback.sweeps import CACHED

@@ -6,15 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from cpu_fallback.numeric import is_integer, wide
+from cpu_fallback.numeric import is_integer, positive_axis, wide
 from cpu_fallback.registry import Tensor, cpu_op
-
-
-def positive_axis(axis: int, rank: int) -> int:
-    """`axis` counted from the front. Raises: ValueError outside [-rank, rank)."""
-    if not -rank <= axis < rank:
-        raise ValueError(f"axis {axis} is outside [-{rank}, {rank})")
-    return axis % rank
 
 
 def _running(

@@ -55,13 +55,17 @@ def element_type(number: int) -> np.dtype[Any]:
     return ELEMENT_TYPES[number]
 
 
+def positive_axis(axis: int, rank: int) -> int:
+    """`axis` counted from the front. Raises: ValueError outside [-rank, rank)."""
+    if not -rank <= axis < rank:
+        raise ValueError(f"axis {axis} is outside [-{rank}, {rank})")
+    return axis % rank
+
+
 def distinct_axes(axes: Iterable[int], rank: int) -> list[int]:
     """Axes counted from the front. Raises: ValueError if one is outside or given twice."""
     given = [int(a) for a in axes]
-    for axis in given:
-        if not -rank <= axis < rank:
-            raise ValueError(f"axis {axis} is outside [-{rank}, {rank})")
-    found = [axis % rank for axis in given]
+    found = [positive_axis(axis, rank) for axis in given]
     if len(set(found)) < len(found):
         raise ValueError(f"axes {given} name one axis twice")
     return found

@@ -26,8 +26,8 @@ def pad(
     Raises: ValueError for other modes, or where more is cut than there is. Source: ONNX Pad-25.
     """
     amounts = [(0, 0)] * data.ndim
-    where = list(range(data.ndim)) if axes is None else [int(v) for v in axes.reshape(-1)]
-    where = distinct_axes(where, data.ndim)
+    given = range(data.ndim) if axes is None else axes.reshape(-1)
+    where = distinct_axes(given, data.ndim)
     values = [int(v) for v in pads.reshape(-1)]
     if len(values) != 2 * len(where):
         raise ValueError(f"{len(values)} pads for {len(where)} axes")

@@ -70,7 +70,10 @@ def _by_axis(x: Tensor, steps: _Steps, join: np.ufunc, outside: float | int) -> 
     if not out.size:
         return out
 
-    def work(cut: tuple[slice, ...]) -> None:
+    axis = 0 if x.shape[0] > 1 else 1
+    count = min(x.shape[axis], max(1, x.size // CACHED))
+    for at in spans(x.shape[axis], count):
+        cut = (*(slice(None),) * axis, at)
         part, target = x[cut], out[cut]
         for number, (one, taps) in enumerate(steps.each, 1):
             padded = one.padded(part, outside)
@@ -82,12 +85,6 @@ def _by_axis(x: Tensor, steps: _Steps, join: np.ufunc, outside: float | int) -> 
                 join(part if index else first, tap, out=part)
         if not steps.each:
             target[...] = part
-
-    axis = 0 if x.shape[0] > 1 else 1
-    lead = (slice(None),) * axis
-    count = min(x.shape[axis], max(1, x.size // CACHED))
-    for at in spans(x.shape[axis], count):
-        work((*lead, at))
     return out
 
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpu_fallback.misc import positive_axis
-from cpu_fallback.numeric import saturate
+from cpu_fallback.numeric import positive_axis, saturate
 from cpu_fallback.pool import average_pool
 from cpu_fallback.quant import dequantize_linear, exact_matmul, quantize_linear
 from cpu_fallback.recurrent import sigmoid

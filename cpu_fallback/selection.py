@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpu_fallback.misc import positive_axis
-from cpu_fallback.numeric import is_integer
+from cpu_fallback.numeric import is_integer, positive_axis
 from cpu_fallback.registry import Tensor, cpu_op
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cpu_fallback.misc import positive_axis
-from cpu_fallback.numeric import element_type
+from cpu_fallback.numeric import element_type, positive_axis
 from cpu_fallback.registry import Tensor, Value, cpu_op
 
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cpu_fallback.misc import positive_axis
-from cpu_fallback.numeric import element_type, wide
+from cpu_fallback.numeric import element_type, positive_axis, wide
 from cpu_fallback.registry import Tensor, cpu_op
 
 

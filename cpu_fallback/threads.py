@@ -108,7 +108,7 @@ class _Alone:
                 if blas is not None and self._threads > 1:
                     blas.put(1)
             self._depth += 1
-            return min(self._threads, MAX_THREADS)
+            return self.threads
 
     def __exit__(
         self,

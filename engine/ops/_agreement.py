@@ -39,8 +39,9 @@ def requirements(view: InferView) -> None:
     op = lookup(view.node.op_type, view.node.since_version, view.node.domain)
     if op is not None and op.infer is not None:
         op.infer(view)
-    if view.node.op_type == "Attention":
-        view.require(_attention(view))
+    rule = _RULES.get(view.node.op_type)
+    if rule is not None:
+        view.require(rule(view))
 
 
 def _not_negative(view: NodeView) -> Iterator[Guard]:

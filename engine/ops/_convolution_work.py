@@ -8,7 +8,7 @@ from cpu_fallback.convolve import Route, route
 from cpu_fallback.convolve_banded import reach
 from cpu_fallback.convolve_depthwise import lines, raised
 from cpu_fallback.convolve_pieces import pieces
-from cpu_fallback.convolve_winograd import NUMBERS, TILE, tiles
+from cpu_fallback.convolve_winograd import NUMBERS, TILE, bands, tiles
 from cpu_fallback.planes import layout
 from cpu_fallback.windows import Windows, windows
 from engine.ops import NodeView
@@ -77,9 +77,8 @@ def _by_columns(win: Windows, channels: int, each: int, group: int) -> CpuWork:
 
 def _winograd(win: Windows, channels: int, each: int, group: int) -> CpuWork:
     """Tiles copied and transformed, products of their numbers, and the way back."""
-    high, wide = tiles(win)
-    parts = pieces(1, high, NUMBERS * max(channels, each) * wide * FLOAT_NBYTES)
-    count = max(rows.stop - rows.start for _, rows in parts) * wide
+    parts = bands(win, 1, channels, each, FLOAT_NBYTES)
+    count = max(rows.stop - rows.start for _, rows in parts) * tiles(win)[1]
     results = TILE * TILE
     return CpuWork(
         16 * len(parts),

@@ -24,3 +24,11 @@ AFFINE = """affine (float[n,3] x, float[3] b) => (float[n,3] y, float[n,3] z) {
 SCALED = """scaled (float[n,4] x, float[4] scale = {1.0, 2.0, 3.0, 4.0}) => (float[n,4] y) {
   y = Mul(x, scale)
 }"""
+
+DEEP = """deep (float[n,5] x, float[n,2,4] s, float[1,1024,4] w, float[1,1024,256] r)
+    => (float[n,5] y, float[n,1,2,256] h) {
+  a = Softmax(x)
+  y = Sigmoid(a)
+  h = LSTM <hidden_size = 256> (s, w, r)
+}"""
+"""Kernels with and without parameters, one of which repeats."""

@@ -16,17 +16,9 @@ from engine.runtime.device import Device, choose_adapter
 from engine.runtime.session import InferenceSession
 from engine.shader import Kernel
 from engine.target import Target
-from tests.runtime.models import parse
+from tests.runtime.models import DEEP, parse
 
 pytestmark = pytest.mark.gpu
-
-MODEL = """deep (float[n,5] x, float[n,2,4] s, float[1,1024,4] w, float[1,1024,256] r)
-    => (float[n,5] y, float[n,1,2,256] h) {
-  a = Softmax(x)
-  y = Sigmoid(a)
-  h = LSTM <hidden_size = 256> (s, w, r)
-}"""
-"""Kernels with and without parameters, one of which repeats."""
 
 
 @pytest.fixture
@@ -38,11 +30,18 @@ def device() -> Iterator[Device]:
 
 @pytest.fixture(scope="module")
 def kernels() -> tuple[Kernel, ...]:
-    with InferenceSession(parse(MODEL), device="gpu") as session:
+    with InferenceSession(parse(DEEP), device="gpu") as session:
         found = session.plan().kernels
     assert len(found) > 2
     assert any(k.repeats for k in found)
     return found
+
+
+def compiled_ahead(device: Device, kernels: tuple[Kernel, ...]) -> None:
+    """Compiles kernels as for a call that dispatches them all, and waits for the pipelines."""
+    device.compile_ahead((k, b"") for k in kernels)
+    for kernel in kernels:
+        device.pipeline(kernel)
 
 
 @dataclasses.dataclass
@@ -136,9 +135,7 @@ def test_a_driver_that_compiles_early_is_given_nothing_to_dispatch(
     device: Device, kernels: tuple[Kernel, ...], seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late(monkeypatch, False)
-    device.compile_ahead((k, b"") for k in kernels)
-    for kernel in kernels:
-        device.pipeline(kernel)
+    compiled_ahead(device, kernels)
     assert not seen.submits
     assert {where for where, _ in seen.compiled} == {device}
 
@@ -147,9 +144,7 @@ def test_one_that_compiles_late_dispatches_each_kernel_once_on_one_of_the_device
     device: Device, kernels: tuple[Kernel, ...], seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late(monkeypatch, True)
-    device.compile_ahead((k, b"") for k in kernels)
-    for kernel in kernels:
-        device.pipeline(kernel)
+    compiled_ahead(device, kernels)
     settled()
     assert len(seen.submits) == len(kernels)
     others = set(seen.submits) - {device}
@@ -162,9 +157,7 @@ def test_where_the_drivers_cache_has_everything_no_other_device_is_made(
     device: Device, kernels: tuple[Kernel, ...], seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late(monkeypatch, True, slow_s=60.0)
-    device.compile_ahead((k, b"") for k in kernels)
-    for kernel in kernels:
-        device.pipeline(kernel)
+    compiled_ahead(device, kernels)
     assert seen.submits
     assert {where for where, _ in seen.compiled} == {device}
 
@@ -179,9 +172,7 @@ def test_without_the_drivers_cache_no_other_device_compiles(
 ) -> None:
     late(monkeypatch, True)
     monkeypatch.setenv(name, "true")
-    device.compile_ahead((k, b"") for k in kernels)
-    for kernel in kernels:
-        device.pipeline(kernel)
+    compiled_ahead(device, kernels)
     assert seen.submits == [device] * len(kernels)
 
 

@@ -20,16 +20,9 @@ from engine.runtime import device as device_module
 from engine.runtime.device import READBACK, STORAGE, Device, choose_adapter
 from engine.runtime.session import InferenceSession
 from engine.target import Target
-from tests.runtime.models import parse
+from tests.runtime.models import DEEP, parse
 
 pytestmark = pytest.mark.gpu
-
-MODEL = """deep (float[n,5] x, float[n,2,4] s, float[1,1024,4] w, float[1,1024,256] r)
-    => (float[n,5] y, float[n,1,2,256] h) {
-  a = Softmax(x)
-  y = Sigmoid(a)
-  h = LSTM <hidden_size = 256> (s, w, r)
-}"""
 
 
 def shapes(n: int) -> dict[str, tuple[int, ...]]:
@@ -120,11 +113,11 @@ def test_sessions_compute_whichever_way_is_used(
     """Several bindings in turn, kernels that repeat, and values that stay on the device."""
     monkeypatch.setattr(device_module, "_open", {})
     rng = np.random.default_rng(5)
-    with InferenceSession(parse(MODEL), device="gpu", require_gpu=True) as session:
+    with InferenceSession(parse(DEEP), device="gpu", require_gpu=True) as session:
         assert session._device is not None and session._device.calls is calls
         for n in (3, 9, 3):
             feeds = {k: rng.random(v).astype(np.float32) for k, v in shapes(n).items()}
-            want = InferenceSession(parse(MODEL), device="cpu").run(None, feeds)
+            want = InferenceSession(parse(DEEP), device="cpu").run(None, feeds)
             for kept in ((), ("y", "h")):
                 got = session.run(None, feeds, outputs_on_device=kept)
                 for a, b in zip(got, want, strict=True):
@@ -132,7 +125,7 @@ def test_sessions_compute_whichever_way_is_used(
                     np.testing.assert_allclose(array, b, rtol=1e-4, atol=1e-5)
             held = session.run(["y"], feeds, outputs_on_device=["y"])[0]
             (again,) = session.run(["y"], {**feeds, "x": held})
-            (exact,) = InferenceSession(parse(MODEL), device="cpu").run(
+            (exact,) = InferenceSession(parse(DEEP), device="cpu").run(
                 ["y"], {**feeds, "x": want[0]}
             )
             np.testing.assert_allclose(again, exact, rtol=1e-4, atol=1e-5)
@@ -211,7 +204,7 @@ def test_pipelines_that_were_not_used_for_long_are_dropped(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_module, "MAX_PIPELINES", 2)
-    with InferenceSession(parse(MODEL), device="gpu") as session:
+    with InferenceSession(parse(DEEP), device="gpu") as session:
         first, second, third, *_ = session.plan().kernels
     made = [device.pipeline(k) for k in (first, second, first, third)]
     assert device.pipeline(first) is made[0] and device.pipeline(third) is made[3]

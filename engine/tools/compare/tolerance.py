@@ -22,6 +22,7 @@ import numpy as np
 from engine.ir import Array, Graph, Node
 from engine.ops import definition
 from engine.records import dataclass
+from engine.runtime.host import described
 
 SAFETY = 10
 """Over `OpDef.tolerance`: that of longer sums than in tests, and NumPy's own."""
@@ -156,10 +157,7 @@ def difference(name: str, got: Any, want: Any, tolerance: Tolerance) -> Differen
 def _kind(value: Any) -> str:
     if value is None:
         return "nothing"
-    if isinstance(value, list):
-        return f"a sequence of {len(value)}"
-    array = np.asarray(value)
-    return f"{array.dtype}{list(array.shape)}"
+    return f"a {described(value)}" if isinstance(value, list) else described(value)
 
 
 def _sequence(name: str, got: Any, want: Any, tolerance: Tolerance) -> Difference:
