@@ -25,7 +25,7 @@ from engine.ops import (
 )
 from engine.ops._fit import same
 from engine.ops._variants import MAX_TRIPS
-from engine.ops.slice import declare
+from engine.ops.slice_parts import declare
 from engine.records import dataclass
 
 _ELLIPSIS = "..."
