@@ -44,7 +44,6 @@ TOO_MANY_KERNELS: Mapping[str, Excess] = {
 }
 TOO_MANY_BYTES: Mapping[str, Excess] = {
     "basic_pitch": Excess(1.418, TRANSFORM),
-    "tashkeel_bilstm_int8": Excess(1.59, "an LSTM keeps products of its inputs between kernels"),
 }
 TOO_MUCH_MEMORY: Mapping[str, Excess] = {}
 

@@ -32,6 +32,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._loads import times
 from engine.ops._quant import along, every, is_single
 from engine.ops._variants import MAX_TRIPS
 from engine.ops._work import SUM_PASSES, whole_passes
@@ -260,6 +261,7 @@ register(
         limits="no element, or more than loops take",
         dtypes=frozenset({"float32"}),
         scratch=1,
+        loads=times(2),
         flops=lambda view: 6 * product(view.shape(0)),
         cpu=lambda view: whole_passes(view, 30, 2 * SUM_PASSES + 8, 8),
         tolerance=1e-6,

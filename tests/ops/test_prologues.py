@@ -343,6 +343,18 @@ def test_squeeze_and_excite() -> None:
     assert found[-1] == "Mul + Conv" and "Mul" not in found
 
 
+@pytest.mark.parametrize("shape", [(3, 5), (2, 1, 700), (5, 1000)])
+def test_quantisation_by_the_range_of_what_is_computed(shape: tuple[int, ...]) -> None:
+    """Both of its passes compute the chain: that for the range, and that for the levels."""
+    net = Net()
+    names = [net.add("Tanh", net.add("Add", net.feed(floats(*shape)), net.feed(floats(shape[-1]))))]
+    names += ["levels", "scale", "zero"]
+    net.nodes.append(oh.make_node("DynamicQuantizeLinear", names[:1], names[1:]))
+    numbers = net.add("DequantizeLinear", *names[1:])
+    (group, last) = labels(net, numbers, "scale", "zero", tolerance=1e-2)
+    assert group == "Add + Tanh + DynamicQuantizeLinear" and last == "DequantizeLinear"
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_scalars_are_computed_where_larger_chains_read_them(dtype: str) -> None:
     """In front of a kernel, in a chain alone, and in one that is not behind the kernel then."""
