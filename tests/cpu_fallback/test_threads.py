@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -118,24 +118,82 @@ def test_small_products_are_not_cut() -> None:
     assert products.blocks((64, 64), 64, 4)[1] == (1, 1, 1)
 
 
-@pytest.mark.parametrize(
-    ("op_type", "shapes", "attrs"),
-    [
-        ("MatMul", [(200, 700), (700, 300)], {}),
-        ("Conv", [(1, 32, 60, 60), (48, 32, 3, 3), (48,)], {"pads": [1, 1, 1, 1]}),
-        ("Conv", [(1, 300, 40, 41), (300, 1, 3, 3), (300,)], {"group": 300, "strides": [2, 2]}),
-        ("Conv", [(2, 64, 50, 50), (4, 64, 3, 3)], {}),
-    ],
-)
+SHARED: dict[str, tuple[str, list[tuple[int, ...]], dict[str, Any]]] = {
+    "product of matrices": ("MatMul", [(200, 700), (700, 300)], {}),
+    "product of batches": ("MatMul", [(3, 5, 130, 96), (5, 96, 240)], {}),
+    "Gemm, few rows": ("Gemm", [(4, 1500), (2500, 1500), (2500,)], {"transB": 1}),
+    "recurrence": ("GRU", [(60, 8, 300), (1, 360, 300), (1, 360, 120)], {"hidden_size": 120}),
+    "pointwise": ("Conv", [(2, 96, 40, 41), (130, 96, 1, 1), (130,)], {}),
+    "columns": ("Conv", [(1, 24, 60, 61), (40, 24, 3, 3), (40,)], {"strides": [1, 2]}),
+    "columns, groups": ("Conv", [(2, 32, 60, 60), (48, 16, 3, 3), (48,)], {"group": 2}),
+    "columns, one piece": ("Conv", [(1, 90, 11, 11), (700, 90, 3, 3)], {}),
+    "taps": ("Conv", [(2, 64, 50, 50), (4, 64, 3, 3), (4,)], {"pads": [1, 1, 1, 1]}),
+    "winograd": ("Conv", [(1, 64, 60, 59), (64, 64, 3, 3), (64,)], {"pads": [1, 1, 1, 1]}),
+    "sum": ("Add", [(3, 1, 700, 701), (700, 1)], {}),
+    "quotient": ("Div", [(1, 1200, 1100), (1, 1200, 1100)], {}),
+    "bounds": ("Clip", [(1200, 1100), (), ()], {}),
+    "slopes": ("PRelu", [(8, 400, 401), (8, 1, 1)], {}),
+    "sign": ("Relu", [(1200, 1100)], {}),
+    "root": ("Sqrt", [(1200, 1100)], {}),
+}
+"""One of each kind that is worked on by all threads; pools, softmax and sums are not."""
+
+
+class _Watched:
+    """`threads.run`, in which every thread waits for all others before its first piece is done."""
+
+    def __init__(self, number: int) -> None:
+        self.number, self.helpers = number, set[int]()
+        self._run, self._caller = threads.run, threading.get_ident()
+
+    def __call__(self, pieces: Sequence[Any], work: Callable[[Any], object], each_ns: int) -> None:
+        met = set[int]()
+        meeting = threading.Barrier(min(self.number, len(pieces)) or 1, timeout=60)
+
+        def watched(piece: Any) -> None:
+            worker = threading.get_ident()
+            if worker not in met:
+                met.add(worker)
+                meeting.wait()
+            if worker != self._caller:
+                self.helpers.add(worker)
+            work(piece)
+
+        self._run(pieces, watched, each_ns)
+
+
+@pytest.fixture
+def one_blas_thread() -> Iterator[None]:
+    """As within a call, however many threads a test says that there are."""
+    blas = threads._blas()
+    before = blas.get() if blas else 1
+    if blas:
+        blas.put(1)
+    yield
+    if blas:
+        blas.put(before)
+
+
+@pytest.mark.parametrize("name", SHARED)
 def test_results_do_not_depend_on_threads(
-    op_type: str, shapes: list[tuple[int, ...]], attrs: Any, monkeypatch: pytest.MonkeyPatch
+    name: str, one_blas_thread: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    op_type, shapes, attrs = SHARED[name]
     chance = np.random.default_rng(0)
-    inputs = [chance.standard_normal(s).astype(np.float32) for s in shapes]
+    x = chance.standard_normal(shapes[0]).astype(np.float32)
+    inputs = [x, *(np.asarray(chance.random(s), np.float32) for s in shapes[1:])]
+    monkeypatch.setattr(threads, "MIN_PIECE_NS", 0)
+    monkeypatch.setattr(threads, "MIN_SHARED_NS", 0)
     results = []
     for number in (1, 2, 5):
         blas = threads._Blas(lambda number=number: number, lambda _: None)  # type: ignore[misc]
-        monkeypatch.setattr(threads, "_blas", lambda blas=blas: blas)
-        results.append(registry.run(op_type, "", 22, attrs, inputs, 1)[0])
+        call = registry.prepare(op_type, "", 22, attrs, 1, range(1, len(inputs)))
+        with monkeypatch.context() as patch:
+            patch.setattr(threads, "_blas", lambda blas=blas: blas)
+            watched = _Watched(number)
+            patch.setattr(threads, "run", watched)
+            with threads.alone, np.errstate(all="ignore"):
+                results.append(call(inputs)[0])
+        assert (number > 1) == bool(watched.helpers)
     for other in results[1:]:
         np.testing.assert_array_equal(results[0], other)
