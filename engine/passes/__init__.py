@@ -24,6 +24,7 @@ from engine.passes.fuse_gelu import fuse_gelu
 from engine.passes.fuse_layernorm import fuse_layernorm
 from engine.passes.fuse_softmax import fuse_softmax
 from engine.passes.infer import infer
+from engine.passes.join_convs import join_convs
 from engine.passes.join_products import join_products
 from engine.passes.look_up import look_up
 from engine.passes.lower_batchnorm import lower_batchnorm
@@ -178,6 +179,11 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "fold_pad",
         fold_pad,
         "any time; the window operator is final now",
+    ),
+    PipelineStep(
+        "join_convs",
+        join_convs,
+        "scales and padding have gone into the convolutions, so that equal ones are seen to be",
     ),
     PipelineStep(
         "sink_views",

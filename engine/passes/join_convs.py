@@ -1,0 +1,256 @@
+"""Convolutions of one value that a Concat joins are one convolution of all their channels.
+
+n x (Conv -> Transpose, views, functions of one operand) -> Concat => Conv -> the same, once
+
+Spectra are written like that: real and imaginary parts are convolutions of the same samples, put
+side by side. One kernel reads the samples once, and has more channels to share what it loads.
+Channels follow each other as the Concat wants them, those of a new innermost axis in turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+
+import numpy as np
+
+from engine.ir import Array, Graph, Node, Shape, label
+from engine.passes.base import PassResult, in_every_body
+from engine.passes.build import Builder
+from engine.passes.chains import VIEWS, Target, reshape_target
+from engine.passes.match import ints, is_op
+from engine.passes.sink_pad import matching_axes
+from engine.passes.sink_views import BINARY, UNARY
+from engine.records import dataclass
+
+
+def join_convs(graph: Graph) -> PassResult:
+    """Joins convolutions that differ in their weights only, and meet in a Concat."""
+    return in_every_body(graph, _run)
+
+
+@dataclass(frozen=True)
+class _Branch:
+    """A Conv, and what leads from it to a Concat.
+
+    Attributes:
+        steps: the nodes between.
+        axes: where the channels are, in the result of the Conv and of each step.
+        channels: how many there are.
+    """
+
+    conv: Node
+    steps: tuple[Node, ...]
+    axes: tuple[int, ...]
+    channels: int
+
+    @property
+    def end(self) -> str:
+        return self.steps[-1].key if self.steps else self.conv.key
+
+
+def _run(graph: Graph) -> PassResult:
+    groups: dict[tuple[object, ...], list[_Branch]] = {}
+    concats: dict[str, Node] = {}
+    for node in graph.nodes:
+        found = _branch_of(graph, node) if is_op(node, "Conv") else None
+        if found is not None:
+            branch, concat = found
+            concats[concat.key] = concat
+            groups.setdefault((concat.key, *_form(graph, branch)), []).append(branch)
+    joiner = _Joiner(graph)
+    for (key, *_), branches in groups.items():
+        joiner.join(concats[str(key)], branches)
+    return joiner.result()
+
+
+def _branch_of(graph: Graph, conv: Node) -> tuple[_Branch, Node] | None:
+    """A Conv of constant weights as a branch, and the Concat that it leads to."""
+    operands = [graph.constant(name) for name in conv.inputs[1:] if name]
+    if any(o is None for o in operands) or int(conv.attrs.get("group", 1) or 1) != 1:
+        return None
+    weights = operands[0]
+    assert weights is not None
+    steps: list[Node] = []
+    axes, node = [1], conv
+    while True:
+        readers = graph.consumers.get(node.key, ())
+        if len(readers) != 1 or graph.is_output(node.key) or len(node.writes) > 1:
+            return None
+        if is_op(readers[0], "Concat"):
+            return _Branch(conv, tuple(steps), tuple(axes), len(weights)), readers[0]
+        axis = _axis_behind(graph, readers[0], node.key, axes[-1])
+        if axis is None:
+            return None
+        node = readers[0]
+        steps.append(node)
+        axes.append(axis)
+
+
+def _axis_behind(graph: Graph, node: Node, value: str, axis: int) -> int | None:
+    """Where axis `axis` of `value` is behind a node, None if that does more than to move it."""
+    before, after = _shape(graph, value), _shape(graph, node.key)
+    if before is None or after is None:
+        return None
+    if is_op(node, "Transpose"):
+        perm = ints(node, "perm") or list(range(len(before)))[::-1]
+        return perm.index(axis)
+    if is_op(node, *VIEWS):
+        return (matching_axes(before, after) or {}).get(axis)
+    others = [graph.constant(name) for name in node.inputs if name and name != value]
+    if not is_op(node, *UNARY, *BINARY) or len(after) != len(before):
+        return None
+    return axis if all(o is not None and o.size == 1 for o in others) else None
+
+
+def _shape(graph: Graph, name: str) -> Shape | None:
+    tensor = graph.tensor(name)
+    return None if tensor is None else tensor.shape
+
+
+def _form(graph: Graph, branch: _Branch) -> tuple[object, ...]:
+    """What branches that are joined have in common."""
+    conv = branch.conv
+    weights = graph.constant(conv.inputs[1])
+    assert weights is not None
+    kernel = (conv.inputs[0], weights.shape[1:], weights.dtype, _attributes(conv))
+    steps = []
+    value = conv.key
+    for node, axis in zip(branch.steps, branch.axes[1:], strict=True):
+        operands = tuple(_content(graph, name) for name in node.inputs if name != value)
+        if is_op(node, *VIEWS):
+            operands = ()
+        shape = _with(_shape(graph, node.key), axis, 0)
+        attributes = () if is_op(node, *VIEWS) else _attributes(node)
+        steps.append((node.op_type, node.inputs.index(value), operands, attributes, shape))
+        value = node.key
+    return kernel, tuple(steps)
+
+
+def _attributes(node: Node) -> tuple[tuple[str, object], ...]:
+    return tuple((k, tuple(v) if isinstance(v, list) else v) for k, v in sorted(node.attrs.items()))
+
+
+def _content(graph: Graph, name: str) -> object:
+    constant = graph.constant(name)
+    return name if constant is None else (constant.dtype, constant.shape, constant.tobytes())
+
+
+class _Joiner:
+    """Builds what takes the places of branches."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.builders: list[Builder] = []
+        self.dropped: set[str] = set()
+        self.constants: dict[tuple[object, ...], str] = {}
+        self.applied: list[str] = []
+        self.near: list[str] = []
+
+    def join(self, concat: Node, branches: list[_Branch]) -> None:
+        """Joins branches if they are all that a Concat has, in an order that weights can take."""
+        ends = {b.end: b for b in branches}
+        if len(branches) < 2 or sorted(ends) != sorted(concat.inputs):
+            return
+        ordered = [ends[name] for name in concat.inputs]
+        names = f"{len(ordered)} convolutions such as {label(ordered[0].conv)}"
+        turns = self._turns(concat, ordered)
+        problem = turns if isinstance(turns, str) else self._build(concat, ordered, turns)
+        if problem:
+            self.near.append(f"{names} not joined: {problem}")
+            return
+        self.dropped.update(n.key for b in ordered for n in (b.conv, *b.steps))
+        self.dropped.add(concat.key)
+        self.applied.append(f"{names} joined: they read {ordered[0].conv.inputs[0]!r}")
+
+    def _turns(self, concat: Node, branches: Sequence[_Branch]) -> bool | str:
+        """Whether channels of the branches take turns, or why they can't follow each other."""
+        shape, axis = _shape(self.graph, branches[0].end), branches[0].axes[-1]
+        if shape is None or _shape(self.graph, concat.key) is None:
+            return "a shape is unknown"
+        place = int(concat.attrs["axis"]) % len(shape)
+        if place == axis:
+            return False
+        low, high = sorted((place, axis))
+        between = [d for i, d in enumerate(shape) if low < i < high or i == place]
+        if any(d != 1 for d in between) or len({b.channels for b in branches}) > 1:
+            return f"{label(concat)} puts them side by side in another axis than the channels"
+        return place > axis
+
+    def _build(self, concat: Node, branches: Sequence[_Branch], turns: bool) -> str:
+        """Adds the nodes of all branches, once; or returns why that is not possible."""
+        graph, first = self.graph, branches[0]
+        origin = (name for b in branches for n in (b.conv, *b.steps) for name in n.origin)
+        conv = first.conv.replace(origin=tuple(dict.fromkeys((*origin, *concat.origin))))
+        total = sum(b.channels for b in branches)
+        names = [n.key for n in (conv, *first.steps)]
+        axes = zip(names, first.axes, strict=True)
+        shapes: list[Shape | None] = [_with(_shape(graph, n), axis, total) for n, axis in axes]
+        shapes.append(_shape(graph, concat.key))
+        targets = [reshape_target(*pair) for pair in pairwise(shapes)]
+        views = [is_op(n, *VIEWS) for n in (*first.steps, None)]
+        views[-1] = True
+        if any(v and t is None for v, t in zip(views, targets, strict=True)):
+            return "the shape of all can't be written as one Reshape target"
+        builder = Builder(graph, conv)
+        self.builders.append(builder)
+        operands = self._operands(builder, [b.conv for b in branches], turns)
+        value = builder.op("Conv", conv.inputs[0], *operands, **conv.attrs)
+        for node, name, target in zip(first.steps, names[:-1], targets[:-1], strict=True):
+            if is_op(node, *VIEWS):
+                value = _reshaped(builder, value, target)
+            else:
+                inputs = [value if n == name else n for n in node.inputs]
+                value = builder.op(node.op_type, *inputs, **node.attrs)
+        _reshaped(builder, value, targets[-1], concat.key)
+        return ""
+
+    def _operands(self, builder: Builder, convs: Sequence[Node], turns: bool) -> list[str]:
+        """The weights, and biases if there are any, of all."""
+        weights = [self._array(c.inputs[1]) for c in convs]
+        given = [c.input(2) for c in convs]
+        found = [self._constant(builder, ("w", *(c.inputs[1] for c in convs)), weights, turns)]
+        if any(given):
+            pairs = zip(given, weights, strict=True)
+            biases = [self._array(n) if n else np.zeros(len(w), w.dtype) for n, w in pairs]
+            sizes = map(len, weights)
+            found.append(self._constant(builder, ("b", *given, *sizes), biases, turns))
+        return found
+
+    def _array(self, name: str) -> Array:
+        found = self.graph.constant(name)
+        assert found is not None
+        return found
+
+    def _constant(
+        self, builder: Builder, names: tuple[object, ...], arrays: Iterable[Array], turns: bool
+    ) -> str:
+        """Name of arrays joined along their first axis, made once for all that want the same."""
+        key = (turns, *names)
+        if key not in self.constants:
+            parts = list(arrays)
+            shape = (-1, *parts[0].shape[1:])
+            whole = np.stack(parts, 1).reshape(shape) if turns else np.concatenate(parts)
+            self.constants[key] = builder.constant(whole)
+        return self.constants[key]
+
+    def result(self) -> PassResult:
+        graph = self.graph
+        if not self.applied:
+            return PassResult(graph, (), tuple(self.near))
+        made = {builder.node.key: builder.nodes for builder in self.builders}
+        kept = (made.get(n.key, [n] * (n.key not in self.dropped)) for n in graph.nodes)
+        nodes = [node for places in kept for node in places]
+        values = [value for builder in self.builders for value in builder.values]
+        return PassResult(graph.rebuild(nodes, values), tuple(self.applied), tuple(self.near))
+
+
+def _with(shape: Shape | None, axis: int, size: int) -> Shape:
+    assert shape is not None
+    return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+def _reshaped(builder: Builder, value: str, target: Target | None, output: str = "") -> str:
+    assert target is not None
+    attrs = {"allowzero": 1} if target.allow_zero else {}
+    return builder.op("Reshape", value, builder.ints(*target.sizes), output=output, **attrs)
