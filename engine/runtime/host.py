@@ -31,7 +31,12 @@ def around(plan: Plan, count: int, device: object) -> AbstractContextManager[obj
 
     Beside a device they are ours: OpenBLAS's spin, and software GPUs need the cores.
     """
-    if not count or (device is None and plan.partition.all_cpu_ms < LONG_MS * count):
+    if not count:
+        return nullcontext()
+    from cpu_fallback import memory
+
+    memory.keep()
+    if device is None and plan.partition.all_cpu_ms < LONG_MS * count:
         return nullcontext()
     return blas_of_one()
 
@@ -103,11 +108,16 @@ class HostNode:
 
         Raises: EngineError if the operator fails.
         """
-        inputs = self.given(host, read)
+        # no other name for an input: it would count as one who holds its memory
+        inputs = self.constants.copy()
+        for index, name in self.reads:
+            inputs[index] = host[name] if name in host else read(name)
         for name in self.drops:
             host.pop(name, None)
         try:
-            outputs = self._outputs(inputs)
+            call = self._call or self.call
+            spare = self._spare(inputs) if self.spares else None
+            outputs = call(inputs) if spare is None else call(inputs, inputs[spare])
         except EngineError:
             raise
         except Exception as error:
@@ -115,12 +125,12 @@ class HostNode:
         for index, name in self.outputs:
             host[name] = outputs[index]
 
-    def _outputs(self, inputs: list[Any]) -> list[Any]:
-        call = self._call or self.call
+    def _spare(self, inputs: list[Any]) -> int | None:
+        """Position of an input whose memory nobody else holds."""
         for index in self.spares:
             if alone(inputs, index):
-                return call(inputs, inputs[index])
-        return call(inputs)
+                return index
+        return None
 
     def failure(self, inputs: Sequence[Any], error: Exception) -> EngineError:
         """What to raise where the operator raised `error`."""
