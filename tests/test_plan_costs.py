@@ -36,14 +36,10 @@ class Excess:
     reason: str
 
 
-TRANSFORM = "a constant-Q transform: harmonics are cut out, padded and stored in turns"
-
 TOO_MANY_KERNELS: Mapping[str, Excess] = {
     "oww_melspec": Excess(5 / 4, "what is clipped is read again, below a maximum over all of it"),
 }
-TOO_MANY_BYTES: Mapping[str, Excess] = {
-    "basic_pitch": Excess(1.398, TRANSFORM),
-}
+TOO_MANY_BYTES: Mapping[str, Excess] = {}
 TOO_MUCH_MEMORY: Mapping[str, Excess] = {}
 
 

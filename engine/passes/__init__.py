@@ -26,6 +26,7 @@ from engine.passes.fuse_softmax import fuse_softmax
 from engine.passes.infer import infer
 from engine.passes.join_convs import join_convs
 from engine.passes.join_products import join_products
+from engine.passes.join_windows import join_windows
 from engine.passes.look_up import look_up
 from engine.passes.lower_batchnorm import lower_batchnorm
 from engine.passes.lower_contrib import lower_contrib
@@ -184,6 +185,11 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "join_convs",
         join_convs,
         "scales and padding have gone into the convolutions, so that equal ones are seen to be",
+    ),
+    PipelineStep(
+        "join_windows",
+        join_windows,
+        "convolutions have taken their Pads; the Transpose it makes is merged or moved below",
     ),
     PipelineStep(
         "sink_views",
