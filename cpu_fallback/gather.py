@@ -119,8 +119,12 @@ def scatter_nd(
 def one_hot(indices: Tensor, depth: Tensor, values: Tensor, *, axis: int = -1) -> Tensor:
     """`values[1]` where the new axis equals the index, else `values[0]`.
 
-    Indices in [-depth, depth) count; others give no `values[1]`. Source: ONNX OneHot-28.
+    Indices in [-depth, depth) count; others give no `values[1]`.
+
+    Raises: ValueError if there are not two values. Source: ONNX OneHot-28.
     """
+    if values.shape != (2,):
+        raise ValueError(f"values of shape [2] are needed, not {list(values.shape)}")
     size = int(depth.reshape(-1)[0])
     places = indices.astype(np.int64)
     places = np.where(places < 0, places + size, places)

@@ -23,8 +23,11 @@ def pad(
 
     Negative pads cut: what was padded with a constant too, else before the others are filled from
     what is left. Modes: "constant", "reflect", "edge", "wrap".
-    Raises: ValueError for other modes, or where more is cut than there is. Source: ONNX Pad-25.
+    Raises: ValueError for other modes, where more is cut than there is, or for a `constant_value`
+    that is not one value. Source: ONNX Pad-25.
     """
+    if constant_value is not None and constant_value.size != 1:
+        raise ValueError(f"constant_value is one value, not {constant_value.size}")
     amounts = [(0, 0)] * data.ndim
     given = range(data.ndim) if axes is None else axes.reshape(-1)
     where = distinct_axes(given, data.ndim)

@@ -60,7 +60,7 @@ def _support(view: NodeView, ranges: Ranges) -> Support:
         guards.append(found)
     try:
         with in_words(view.describe):
-            guards += agreements(view, op.elementwise is not None and op.elementwise.walks is None)
+            guards += agreements(view)
             own = op.supports(view) if op.supports is not None else ops.YES
     except ShapeError as error:
         return ops.no(str(error))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -188,6 +188,8 @@ class OpDef:
         lower: dispatches that compute it. All three None: CPU only.
         supports: refusals and guards beyond dtypes, ranks and limits, which are checked for all.
         limits: what `supports` refuses, in words, for the table of operators.
+        agree: what must hold of sizes so that operands fit each other: guards where they are
+            symbols, as neither kernels nor `infer` look. Elementwise operands broadcast anyway.
         dtypes: ONNX dtype names that tensors outside `shape_inputs` may have on the GPU.
         shape_inputs: inputs read when planning, never by a kernel: constants or known dims.
         tail: the kernel stores what `tail.acc` says, and this expression makes the output of it.
@@ -228,6 +230,7 @@ class OpDef:
     lower: Callable[[Lowering], Sequence[Stage]] | None = None
     supports: Callable[[NodeView], Support] | None = None
     limits: str = ""
+    agree: Callable[[NodeView], Iterator[Guard]] | None = None
     dtypes: frozenset[str] = FLOATS
     shape_inputs: tuple[int, ...] = ()
     tail: Tail | None = None

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from engine.dims import Dim, at_least, bounds, ceildiv, product
+from collections.abc import Iterator
+
+from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, product
 from engine.errors import ShapeError
+from engine.ir import Shape
 from engine.ops import YES, NodeView, Support, no, yes_if
+from engine.ops._fit import same
 from engine.records import dataclass
 from engine.target import MAX_WORKGROUPS
 from engine.windows import Windows
@@ -95,3 +99,10 @@ def geometry_support(view: NodeView, geo: Geometry, trips: Dim) -> Support:
         if guard.known is None:
             guards.append(guard)
     return yes_if(*guards) if guards else YES
+
+
+def grouped(view: NodeView, x: Shape, w: Shape) -> Iterator[Guard]:
+    """Each group of output channels takes its share of the input's."""
+    group = int(view.attr("group", 1))
+    yield from same(view, x[1], w[1] * group)
+    yield divisible(w[0], group, f"{group} divides {w[0]} in {view.describe()}")

@@ -46,3 +46,16 @@ def alike(view: NodeView, a: Shape, b: Shape) -> Iterator[Guard]:
         raise ShapeError(f"{view.describe()}: ranks {len(a)} and {len(b)} should be the same")
     for one, other in zip(a, b, strict=True):
         yield from same(view, one, other)
+
+
+def fits(view: NodeView, shape: Shape, onto: Shape) -> Iterator[Guard]:
+    """An operand of `shape` broadcasts to `onto`: each size is the same, or 1.
+
+    Raises: ShapeError if it has more axes.
+    """
+    if len(shape) > len(onto):
+        raise ShapeError(f"{view.describe()}: {shape} has more axes than {onto}")
+    for dim, out in zip(shape[::-1], onto[::-1], strict=False):
+        if dim not in (out, 1):
+            why = f"sizes {dim} and {out} broadcast in {view.describe()}"
+            yield Guard("zero", (dim - out) * (dim - 1), why)

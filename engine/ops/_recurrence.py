@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
-from engine.dims import Dim, at_least, ceildiv
+from engine.dims import Dim, Guard, at_least, ceildiv
 from engine.errors import ShapeError
+from engine.ir import Shape
 from engine.ops import NodeView, Support, no, yes_if
 from engine.ops._activations import Activation, activations
+from engine.ops._fit import alike
 from engine.ops._variants import MAX_TRIPS
 from engine.records import dataclass
 
@@ -130,3 +132,29 @@ def supports(view: NodeView) -> Support:
         at_least(found.hidden, 1, "there are hidden units"),
         at_least(limit, found.hidden, f"there are at most {limit} hidden units"),
     )
+
+
+def agree(view: NodeView) -> Iterator[Guard]:
+    """Weights, biases, lengths and states have the sizes that input and hidden units imply.
+
+    Those that are quantised have weights by inputs, then by gates.
+    """
+    found = recurrence(view)
+    lead, units = found.directions, found.hidden
+    gates = found.cell.gates * units
+    sequences = found.sequences
+    state = (sequences, lead, units) if found.batch_first else (lead, sequences, units)
+    weights: tuple[Shape, ...] = ((lead, gates, found.inputs), (lead, gates, units))
+    if view.node.domain:
+        weights = tuple((d, columns, rows) for d, rows, columns in weights)
+    due: tuple[Shape, ...] = (
+        *weights,
+        (lead, 2 * gates),
+        (sequences,),
+        state,
+        state,
+        (lead, 3 * units),
+    )
+    for index, shape in enumerate(due, 1):
+        if view.has(index):
+            yield from alike(view, view.shape(index), shape)

@@ -7,9 +7,9 @@ share a key head are rows of one problem.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from engine.dims import Dim, at_least, ceildiv, product
+from engine.dims import Dim, Guard, at_least, ceildiv, divisible, product
 from engine.errors import ShapeError
 from engine.indexing import broadcast_strides
 from engine.ir import Shape, TensorType, ValueType
@@ -28,6 +28,7 @@ from engine.ops import (
     yes_if,
 )
 from engine.ops._attention_text import PARTS, Tile, row_text, tile_text
+from engine.ops._fit import alike, fits
 from engine.ops._shapes import infer_same
 from engine.ops._variants import MAX_TRIPS, choose
 from engine.records import dataclass
@@ -242,11 +243,34 @@ def _flops(view: NodeView) -> Dim:
     return 2 * q.batch * q.heads * q.length * k.length * (q.size + v.size + 16)
 
 
+def _agree(view: NodeView) -> Iterator[Guard]:
+    """Heads that are multiplied are alike, and a mask is no wider than there are keys."""
+    q, k = heads_of(view, Q, "q_num_heads"), heads_of(view, K, "kv_num_heads")
+    v, keys = heads_of(view, V, "kv_num_heads"), k.length
+    yield from alike(view, (q.batch, q.size), (k.batch, k.size))
+    yield from alike(view, (k.batch, k.heads, k.length), (v.batch, v.heads, v.length))
+    if isinstance(k.heads, int) and k.heads > 0:
+        yield divisible(q.heads, k.heads, f"{k.heads} divides the heads of {view.describe()}")
+    if view.has(PAST_KEY):
+        past = view.shape(PAST_KEY)[2]
+        keys = keys + past
+        yield from alike(view, view.shape(PAST_KEY), (k.batch, k.heads, past, k.size))
+        yield from alike(view, view.shape(PAST_VALUE), (v.batch, v.heads, past, v.size))
+    if view.has(MASK):
+        mask = view.shape(MASK)
+        yield from fits(view, mask[:-1], (q.batch, q.heads, q.length))
+        why = f"a mask of {mask[-1]} is no wider than {keys} keys in {view.describe()}"
+        yield at_least(keys, mask[-1], why)
+    if view.has(VALID):
+        yield from alike(view, view.shape(VALID), (q.batch,))
+
+
 register(
     OpDef(
         "Attention",
         since=23,
         infer=_infer,
+        agree=_agree,
         lower=_lower,
         supports=_supports,
         limits="scores as an output; a cache that is not split off into a Concat; "
@@ -300,11 +324,20 @@ def _supports_rotary(view: NodeView) -> Support:
     )
 
 
+def _agree_rotary(view: NodeView) -> Iterator[Guard]:
+    """Caches are alike, and positions or rows of caches are given for each entry of the batch."""
+    x, cos = heads_of(view, 0, "num_heads"), view.shape(1)
+    yield from alike(view, cos, view.shape(2))
+    rows = view.shape(3) if view.has(3) else cos[:2]
+    yield from alike(view, rows, (x.batch, x.length))
+
+
 register(
     OpDef(
         "RotaryEmbedding",
         since=23,
         infer=infer_same,
+        agree=_agree_rotary,
         lower=_lower_rotary,
         supports=_supports_rotary,
         limits="caches of other rank",

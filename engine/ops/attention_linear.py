@@ -5,9 +5,9 @@ Of CausalConvWithState only the types: it is run as its function body.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from engine.dims import Dim, at_least, equal
+from engine.dims import Dim, Guard, at_least
 from engine.errors import ShapeError
 from engine.ir import TensorType, ValueType
 from engine.ops import (
@@ -23,7 +23,7 @@ from engine.ops import (
     register,
     yes_if,
 )
-from engine.ops._fit import alike
+from engine.ops._fit import alike, same
 from engine.ops._variants import MAX_TRIPS
 from engine.ops.attention import Heads
 
@@ -76,7 +76,7 @@ def _rule(view: NodeView) -> str:
 
 
 def _supports(view: NodeView) -> Support:
-    q, k, v = _operands(view)
+    q, k, _ = _operands(view)
     if RULES.get(_rule(view)) != (view.has(DECAY), view.has(BETA)):
         return no(f"its inputs are not those of the rule {_rule(view)!r}")
     if not isinstance(k.size, int) or not 1 <= k.size <= MAX_SIZE:
@@ -84,12 +84,8 @@ def _supports(view: NodeView) -> Support:
     if _groups(view) is None:
         return no(f"{q.heads} query heads are no multiple of {k.heads} key heads")
     most = MAX_TRIPS // ((_groups(view) or 1) + 1)
-    what = f"sizes agree in {view.describe()}"
-    guards = [at_least(most, q.length, f"there are at most {most} steps")]
-    guards += [equal(a, b, what) for a, b in _pairs(view, q, k, v)]
-    if any(guard.known is False for guard in guards):
-        return no("its operands do not fit each other, or it has too many steps")
-    return yes_if(*(guard for guard in guards if guard.known is None))
+    steps = at_least(most, q.length, f"there are at most {most} steps")
+    return no(f"it has more than {most} steps") if steps.known is False else yes_if(steps)
 
 
 def _groups(view: NodeView) -> int | None:
@@ -98,20 +94,17 @@ def _groups(view: NodeView) -> int | None:
     return None if rest else groups
 
 
-def _pairs(view: NodeView, q: Heads, k: Heads, v: Heads) -> list[tuple[Dim, Dim]]:
-    """Sizes that must be the same."""
-    pairs = [(q.size, k.size)]
-    pairs += [(a, b) for x in (k, v) for a, b in ((x.batch, q.batch), (x.length, q.length))]
+def _agree(view: NodeView) -> Iterator[Guard]:
+    q, k, v = _operands(view)
+    yield from same(view, q.size, k.size)
+    for x in (k, v):
+        yield from alike(view, (x.batch, x.length), (q.batch, q.length))
     wanted: dict[int, tuple[Dim, ...]] = {PAST: (k.batch, k.heads, k.size, v.size)}
     for index, wide in ((DECAY, _decay_width(view, k)), (BETA, _rates(view))):
         wanted[index] = (q.batch, q.length, wide)
     for index, shape in wanted.items():
         if view.has(index):
-            given = view.shape(index)
-            if len(given) != len(shape):
-                raise ShapeError(f"{view.describe()}: input {index} has rank {len(given)}")
-            pairs += list(zip(given, shape, strict=True))
-    return pairs
+            yield from alike(view, view.shape(index), shape)
 
 
 def _decay_width(view: NodeView, k: Heads) -> Dim:
@@ -223,6 +216,7 @@ register(
         "LinearAttention",
         27,
         infer=_infer,
+        agree=_agree,
         lower=_lower,
         supports=_supports,
         limits=f"keys of unknown size, or of more than {MAX_SIZE} values",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from engine.dims import at_least, product
+from engine.dims import Guard, at_least, product
 from engine.ops import (
     ALL,
     KernelCall,
@@ -18,6 +18,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._fit import alike
 from engine.ops.shape import keep_type
 
 
@@ -63,11 +64,21 @@ def _lower(view: Lowering) -> Sequence[Stage]:
     return [(call,)]
 
 
+def _agree(view: NodeView) -> Iterator[Guard]:
+    """An update is like the cache but in length, and is written at one place for each entry."""
+    cache, update = view.shape(0), view.shape(1)
+    axis = view.axis(len(cache), -2)
+    yield from alike(view, cache, (*update[:axis], cache[axis], *update[axis + 1 :]))
+    if view.has(2):
+        yield from alike(view, view.shape(2), cache[:1])
+
+
 register(
     OpDef(
         "TensorScatter",
         24,
         infer=keep_type,
+        agree=_agree,
         lower=_lower,
         supports=_supports,
         limits="updates longer than the cache",

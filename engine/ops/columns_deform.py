@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from engine.dims import Dim, Guard, divisible, equal, floordiv, product
+from engine.dims import Dim, Guard, divisible, floordiv, product
 from engine.dtypes import FLOAT32
 from engine.errors import ShapeError
 from engine.ir import TensorType, ValueType
 from engine.ops import (
+    YES,
     Elementwise,
     InferView,
     KernelCall,
@@ -22,8 +23,9 @@ from engine.ops import (
     linear,
     no,
     register,
-    yes_if,
 )
+from engine.ops._convolution import grouped
+from engine.ops._fit import alike
 from engine.ops._matmul_calls import product_stage
 from engine.ops._matmul_tiles import Product
 from engine.windows import Windows, windows
@@ -51,28 +53,20 @@ def _infer(view: InferView) -> list[ValueType]:
 
 
 def _supports(view: NodeView) -> Support:
+    return no("kernels have at most three spatial axes") if len(view.shape(X)) > 5 else YES
+
+
+def _agree(view: NodeView) -> Iterator[Guard]:
     x, w, out = view.shape(X), view.shape(W), view.out_shape()
-    group, moved = int(view.attr("group", 1)), int(view.attr("offset_group", 1))
-    if len(x) > 5:
-        return no("kernels have at most three spatial axes")
-    taps, places = product(w[2:]), out[2:]
-    what = f"sizes agree in {view.describe()}"
-    guards: list[Guard] = [divisible(x[1], moved), divisible(w[0], group)]
-    guards.append(equal(x[1], w[1] * group, what))
-    wanted = {OFFSET: moved * taps * (len(x) - 2), MASK: moved * taps}
-    for index, channels in wanted.items():
+    moved = int(view.attr("offset_group", 1))
+    yield divisible(x[1], moved)
+    yield from grouped(view, x, w)
+    channels = moved * product(w[2:])
+    for index, count in ((OFFSET, channels * (len(x) - 2)), (MASK, channels)):
         if view.has(index):
-            shape = (x[0], channels, *places)
-            given = view.shape(index)
-            if len(given) != len(shape):
-                raise ShapeError(f"{view.describe()}: input {index} has rank {len(given)}")
-            guards += (equal(a, b, what) for a, b in zip(given, shape, strict=True))
+            yield from alike(view, view.shape(index), (x[0], count, *out[2:]))
     if view.has(BIAS):
-        guards.append(equal(product(view.shape(BIAS)), w[0], what))
-    broken = next((g for g in guards if g.known is False), None)
-    if broken is not None:
-        return no(f"it needs that {broken}")
-    return yes_if(*(g for g in guards if g.known is None))
+        yield from alike(view, view.shape(BIAS), w[:1])
 
 
 def _lines(win: Windows, places: str) -> tuple[str, str, dict[str, Dim]]:
@@ -172,6 +166,7 @@ register(
         "DeformConv",
         19,
         infer=_infer,
+        agree=_agree,
         lower=_lower,
         supports=_supports,
         limits="more than three spatial axes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -52,6 +53,7 @@ from engine.ops._convolution import (
     attributes,
     check_ranks,
     geometry_support,
+    grouped,
     kernel_of,
     pack_of,
     trips_of,
@@ -63,6 +65,7 @@ from engine.ops._convolution_work import (
     depthwise_gpu,
     pointwise_gpu,
 )
+from engine.ops._fit import same
 from engine.ops._matmul_calls import product_stage, sum_stage
 from engine.ops._matmul_tiles import Product
 from engine.ops._matmul_work import product_gpu
@@ -405,11 +408,18 @@ def _gpu(view: NodeView) -> GpuWork:
     return pointwise_gpu(view, geo) if _is_pointwise(geo.win) else dense_gpu(view, geo)
 
 
+def _agree(view: NodeView) -> Iterator[Guard]:
+    yield from grouped(view, view.shape(0), view.shape(1))
+    if view.has(2):
+        yield from same(view, view.shape(2)[0], view.out_shape()[1])
+
+
 register(
     OpDef(
         "Conv",
         since=1,
         infer=_infer,
+        agree=_agree,
         supports=supports,
         limits="more than three spatial axes; windows longer than a loop may be",
         lower=_lower,

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from engine.dims import Dim, bounds, ceildiv, dmax, is_static, product
+from engine.dims import Dim, Guard, bounds, ceildiv, divisible, dmax, is_static, product
 from engine.errors import ShapeError
 from engine.ir import TensorType
 from engine.ops import InferView, Lowering, NodeView, OpDef, Stage, Support, no, register
@@ -23,6 +24,7 @@ from engine.ops._convolution import (
     trips_of,
 )
 from engine.ops._convolution_work import conv_transpose_cpu, tiles_gpu
+from engine.ops._fit import same
 from engine.ops._variants import choose
 from engine.ops._work import integers
 from engine.windows import SAME, Windows, check_positive, same_pads
@@ -148,11 +150,20 @@ def _gpu(view: NodeView) -> GpuWork:
     return replace(found, fmas=found.fmas * met // max(depth, 1))
 
 
+def _agree(view: NodeView) -> Iterator[Guard]:
+    x, group = view.shape(0), int(view.attr("group", 1))
+    yield from same(view, x[1], view.shape(1)[0])
+    yield divisible(x[1], group, f"{group} divides {x[1]} in {view.describe()}")
+    if view.has(2):
+        yield from same(view, view.shape(2)[0], view.out_shape()[1])
+
+
 register(
     OpDef(
         "ConvTranspose",
         since=1,
         infer=_infer,
+        agree=_agree,
         supports=_supports,
         limits="more than three spatial axes; negative pads; windows longer than a loop may be",
         lower=_lower,

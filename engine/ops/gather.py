@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -26,6 +26,7 @@ from engine.ops import (
     no,
     register,
 )
+from engine.ops._fit import alike
 from engine.ops._work import in_shape, out_nbytes, out_shape
 from engine.ops.shape import as_content, content
 from engine.work import CpuWork, GpuWork
@@ -293,6 +294,27 @@ def _gpu(view: NodeView) -> GpuWork:
     return GpuWork(1, gathers=prod(out_shape(view)))
 
 
+def agree_coordinates(view: NodeView) -> Iterator[Guard]:
+    """The axes of the batch are those of the data."""
+    batch = int(view.attr("batch_dims", 0))
+    yield from alike(view, view.shape(0)[:batch], view.shape(1)[:batch])
+
+
+def agree_elements(view: NodeView) -> Iterator[Guard]:
+    shape, indices = view.shape(0), view.shape(1)
+    axis = view.axis(len(shape), default=0)
+    if len(shape) != len(indices):
+        raise ShapeError(f"{view.describe()}: the indices need the rank of the data")
+    for place, (size, count) in enumerate(zip(shape, indices, strict=True)):
+        if place != axis and size != count:
+            yield at_least(size, count)
+
+
+def _agree_one_hot(view: NodeView) -> Iterator[Guard]:
+    """There are a value for no and one for yes."""
+    yield from alike(view, view.shape(2), (2,))
+
+
 register(
     OpDef(
         "Gather",
@@ -313,6 +335,7 @@ register(
         "GatherElements",
         11,
         infer=_infer_gather_elements,
+        agree=agree_elements,
         evaluate=_evaluate_gather_elements,
         lower=_lower_gather_elements,
         dtypes=ALL,
@@ -327,6 +350,7 @@ register(
         "GatherND",
         11,
         infer=_infer_gather_nd,
+        agree=agree_coordinates,
         evaluate=_evaluate_gather_nd,
         lower=_lower_gather_nd,
         supports=supports_nd,
@@ -343,6 +367,7 @@ register(
         "OneHot",
         9,
         infer=_infer_one_hot,
+        agree=_agree_one_hot,
         lower=_lower_one_hot,
         supports=_supports_one_hot,
         limits="float indices",

@@ -7,11 +7,11 @@ all updates that may reach it, in their order, so that results are the same in e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from engine.dims import Dim, at_least, ceildiv, product
+from engine.dims import Dim, Guard, at_least, ceildiv, product
 from engine.dtypes import UINT32
 from engine.indexing import index_map, row_major
 from engine.ir import Array
@@ -29,8 +29,16 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._fit import alike
 from engine.ops._variants import MAX_TRIPS
-from engine.ops.gather import index_depth, supports_nd, tuple_lines, word_fields
+from engine.ops.gather import (
+    agree_coordinates,
+    agree_elements,
+    index_depth,
+    supports_nd,
+    tuple_lines,
+    word_fields,
+)
 from engine.ops.layout import copy_stage
 from engine.ops.shape import keep_type
 from engine.records import dataclass
@@ -236,12 +244,26 @@ def _launches(view: NodeView) -> Dim:
     return 4 if _may_repeat(view) else 2
 
 
-for _name in ("ScatterElements", "ScatterND"):
+def _agree_elements(view: NodeView) -> Iterator[Guard]:
+    yield from alike(view, view.shape(1), view.shape(2))
+    yield from agree_elements(view)
+
+
+def _agree_nd(view: NodeView) -> Iterator[Guard]:
+    data, indices, updates = view.shape(0), view.shape(1), view.shape(2)
+    depth = indices[-1]
+    if isinstance(depth, int):
+        yield from alike(view, (*indices[:-1], *data[depth:]), updates)
+    yield from agree_coordinates(view)
+
+
+for _name, _rule in (("ScatterElements", _agree_elements), ("ScatterND", _agree_nd)):
     register(
         OpDef(
             _name,
             11,
             infer=keep_type,
+            agree=_rule,
             lower=_lower,
             supports=_supports,
             limits="reductions of more updates to an element than a loop takes; of bool",

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from engine.dims import Dim, divisible, product
+from engine.dims import Dim, Guard, divisible, product
 from engine.errors import ShapeError
 from engine.indexing import IndexMap, broadcast_strides, index_map, merge_axes, row_major
 from engine.ir import Array, Shape, TensorType, ValueType
@@ -22,6 +22,7 @@ from engine.ops import (
     linear,
     register,
 )
+from engine.ops._fit import fits
 from engine.ops._shapes import broadcast_shapes
 from engine.ops._work import copies, in_steps, out_nbytes
 from engine.ops.shape import (
@@ -298,11 +299,26 @@ register(
         cpu=_transposed,
     )
 )
+
+
+def _agree_expand(view: NodeView) -> Iterator[Guard]:
+    for shape in (view.shape(0), tuple(view.dim_list(1) or ())):
+        yield from fits(view, shape, view.out_shape())
+
+
+def _agree_blocks(view: NodeView) -> Iterator[Guard]:
+    size, shape = int(view.attr("blocksize")), view.shape(0)
+    deep = view.node.op_type == "DepthToSpace"
+    for dim in shape[1:2] if deep else shape[2:]:
+        yield divisible(dim, size * size if deep else size)
+
+
 register(
     OpDef(
         "Expand",
         8,
         infer=_infer_expand,
+        agree=_agree_expand,
         evaluate=evaluate_by(_expand_content),
         lower=_lower_expand,
         dtypes=ALL,
@@ -334,6 +350,7 @@ for _name, _rule in (
         OpDef(
             _name,
             infer=_rule,
+            agree=_agree_blocks,
             lower=_lower_blocks,
             dtypes=ALL,
             epilogue=True,

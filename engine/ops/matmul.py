@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 import numpy as np
 
-from engine.dims import Dim, product
+from engine.dims import Dim, Guard, product
 from engine.errors import ShapeError
 from engine.indexing import broadcast_strides
 from engine.ir import Array, TensorType, ValueType
@@ -24,6 +24,7 @@ from engine.ops import (
     no,
     register,
 )
+from engine.ops._fit import fits, same
 from engine.ops._loads import PRODUCT
 from engine.ops._matmul_calls import product_stages
 from engine.ops._matmul_text import PANEL
@@ -181,10 +182,29 @@ def _supports_gemm(view: NodeView) -> Support:
 
 _KINDS = FLOATS | {"int32", "uint32"}
 
+
+def matrices_agree(view: NodeView, left: int = 0, right: int = 1) -> Iterator[Guard]:
+    """Inputs `left` and `right` can be multiplied to output 0."""
+    a, b, out = view.shape(left), view.shape(right), view.out_shape()
+    yield from same(view, a[-1], b[-2] if len(b) > 1 else b[0])
+    batch = out[: max(len(a), len(b)) - 2]
+    yield from fits(view, a[:-2], batch)
+    yield from fits(view, b[:-2], batch)
+
+
+def _agree_gemm(view: NodeView) -> Iterator[Guard]:
+    a, b = view.shape(0), view.shape(1)
+    inner = (a[0] if view.attr("transA", 0) else a[1], b[1] if view.attr("transB", 0) else b[0])
+    yield from same(view, *inner)
+    if view.has(2):
+        yield from fits(view, view.shape(2), view.out_shape())
+
+
 register(
     OpDef(
         "MatMul",
         infer=_infer_matmul,
+        agree=matrices_agree,
         lower=_lower_matmul,
         dtypes=_KINDS,
         loads=PRODUCT,
@@ -201,6 +221,7 @@ register(
         "Gemm",
         7,
         infer=_infer_gemm,
+        agree=_agree_gemm,
         lower=_lower_gemm,
         supports=_supports_gemm,
         limits="integer operands with an `alpha` or `beta` that is none",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from engine.dims import product
+from engine.dims import Guard, product
 from engine.dtypes import INT64, STRING
 from engine.ir import TensorType, ValueType
 from engine.ops import (
@@ -21,6 +21,7 @@ from engine.ops import (
     no,
     register,
 )
+from engine.ops._fit import alike
 from engine.ops._shapes import infer_broadcast
 from engine.ops.shape import keep_type
 
@@ -55,11 +56,17 @@ def _lower(view: Lowering) -> Sequence[Stage]:
     return [(call,)]
 
 
+def _agree(view: NodeView) -> Iterator[Guard]:
+    """A length for each entry."""
+    yield from alike(view, view.shape(1), (view.shape(0)[int(view.attr("batch_axis", 1))],))
+
+
 register(
     OpDef(
         "ReverseSequence",
         10,
         infer=keep_type,
+        agree=_agree,
         lower=_lower,
         supports=_supports,
         limits="axes other than 0 and 1",

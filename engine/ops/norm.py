@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from math import prod
 
 from engine.dims import Dim, Guard, at_least, ceildiv, divisible, floordiv, product
@@ -23,6 +23,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._fit import alike, fits
 from engine.ops._loads import times
 from engine.ops._shapes import infer_same
 from engine.ops._variants import MAX_TRIPS, choose
@@ -189,17 +190,31 @@ def _gpu(view: NodeView) -> GpuWork:
     return GpuWork(1, loads=3 * count, ops=8 * count, nbytes=count * FLOAT_NBYTES)
 
 
-for _op, _since, _infer in (
-    ("LayerNormalization", 17, _infer_layer),
-    ("RMSNormalization", 23, _infer_rms),
-    ("InstanceNormalization", 6, infer_same),
-    ("GroupNormalization", 21, infer_same),
+def _agree_elements(view: NodeView) -> Iterator[Guard]:
+    """Scale and bias broadcast to the tensor, and do not make it larger."""
+    for index in (1, 2):
+        if view.has(index):
+            yield from fits(view, view.shape(index), view.shape(0))
+
+
+def _agree_channels(view: NodeView) -> Iterator[Guard]:
+    """One number for each channel, in all inputs but the first."""
+    for index in range(1, len(view.node.inputs)):
+        yield from alike(view, view.shape(index), view.shape(0)[1:2])
+
+
+for _op, _since, _infer, _agree in (
+    ("LayerNormalization", 17, _infer_layer, _agree_elements),
+    ("RMSNormalization", 23, _infer_rms, _agree_elements),
+    ("InstanceNormalization", 6, infer_same, _agree_channels),
+    ("GroupNormalization", 21, infer_same, _agree_channels),
 ):
     register(
         OpDef(
             _op,
             since=_since,
             infer=_infer,
+            agree=_agree,
             lower=_lower,
             supports=_supports,
             limits="rows over a loop's length; groups that do not divide the channels",
@@ -254,6 +269,7 @@ register(
         "BatchNormalization",
         since=9,
         infer=_infer_batch,
+        agree=_agree_channels,
         lower=_lower_batch,
         supports=_supports_batch,
         limits="training",

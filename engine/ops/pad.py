@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from engine.dims import Dim, at_least, dmax, product
+from engine.dims import Dim, Guard, at_least, dmax, equal, product
 from engine.errors import ShapeError
 from engine.indexing import row_major
 from engine.ir import Array, TensorType, ValueType
@@ -212,11 +212,19 @@ def _infer_crop(view: InferView) -> list[ValueType]:
 
 # it is run as its function body, in Pad and Slice
 register(OpDef("CenterCropPad", 18, infer=_infer_crop))
+
+
+def _agree(view: NodeView) -> Iterator[Guard]:
+    if view.has(2):
+        yield equal(product(view.shape(2)), 1, f"{view.describe()} pads with one value")
+
+
 register(
     OpDef(
         "Pad",
         11,
         infer=_infer_pad,
+        agree=_agree,
         evaluate=_evaluate_pad,
         lower=_lower_pad,
         supports=_supports_pad,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from engine.dims import Dim, at_least, ceildiv, product
+from engine.dims import Dim, Guard, at_least, ceildiv, product
 from engine.dtypes import UINT32
 from engine.errors import ShapeError
 from engine.indexing import index_map, row_major
@@ -23,6 +23,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._fit import alike
 from engine.ops._index_ranges import unpooled
 
 
@@ -85,11 +86,16 @@ def _lower(view: Lowering) -> Sequence[Stage]:
     ]
 
 
+def _agree(view: NodeView) -> Iterator[Guard]:
+    yield from alike(view, view.shape(0), view.shape(1))
+
+
 register(
     OpDef(
         "MaxUnpool",
         9,
         infer=_infer,
+        agree=_agree,
         lower=_lower,
         supports=_supports,
         limits="output_shape not known when planning",

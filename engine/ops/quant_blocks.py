@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from engine.dims import Dim, equal, product
+from engine.dims import Dim, Guard, equal, product
 from engine.ir import TensorType, ValueType
 from engine.ops import (
     FLOATS,
+    YES,
     InferView,
     Lowering,
     NodeView,
@@ -16,8 +17,8 @@ from engine.ops import (
     Support,
     no,
     register,
-    yes_if,
 )
+from engine.ops._fit import same
 from engine.ops._matmul_calls import product_stage
 from engine.ops._matmul_tiles import Packed, Product
 from engine.ops.quant import MICROSOFT
@@ -93,7 +94,7 @@ def _blocks(view: NodeView) -> tuple[int, int]:
 
 
 def _supports(view: NodeView) -> Support:
-    columns, (size, blocks), bits = int(view.attr("N")), _blocks(view), _bits(view)
+    (size, _), bits = _blocks(view), _bits(view)
     if bits not in _LEVELS:
         return no(f"its kernel takes weights of 4 or 8 bits, not {bits}")
     if size % 16:
@@ -104,19 +105,19 @@ def _supports(view: NodeView) -> Support:
         return no("weight_prepacked is private to one runtime")
     if view.dtype(1).name != "uint8" or not view.dtype(0).is_float:
         return no("its kernel multiplies floats by weights packed in uint8")
+    return YES
+
+
+def _agree(view: NodeView) -> Iterator[Guard]:
+    columns, (size, blocks), bits = int(view.attr("N")), _blocks(view), _bits(view)
     levels, points = columns * blocks * size * bits // 8, columns * blocks
     if view.has(3) and view.dtype(3).name == "uint8":
         points = columns * -(-blocks * bits // 8)
-    wanted = {1: levels, 2: columns * blocks, 3: points, 5: columns}
-    guards = [equal(view.shape(0)[-1], int(view.attr("K")), "the inner size is K")]
-    for index, count in wanted.items():
+    yield from same(view, view.shape(0)[-1], int(view.attr("K")))
+    for index, count in {1: levels, 2: columns * blocks, 3: points, 5: columns}.items():
         if view.has(index):
             why = f"input {index} of {view.describe()} has {count} elements"
-            guards.append(equal(product(view.shape(index)), count, why))
-    broken = next((g for g in guards if g.known is False), None)
-    if broken is not None:
-        return no(f"it needs that {broken}")
-    return yes_if(*(g for g in guards if g.known is None))
+            yield equal(product(view.shape(index)), count, why)
 
 
 def _text(view: NodeView) -> str:
@@ -153,6 +154,7 @@ register(
         "MatMulNBits",
         domain=MICROSOFT,
         infer=_infer,
+        agree=_agree,
         lower=_lower,
         supports=_supports,
         limits="weights but of 4 and 8 bits; g_idx; weight_prepacked",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from engine.dims import Dim, at_least, ceildiv, divisible, product
+from engine.dims import Dim, Guard, at_least, ceildiv, divisible, product
 from engine.dtypes import INT32
 from engine.errors import ShapeError
 from engine.ir import TensorType, ValueType
@@ -24,6 +24,8 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._convolution import grouped
+from engine.ops._fit import same
 from engine.ops._quant import along, every, is_single, zero_word
 from engine.ops._variants import choose
 from engine.ops.quant import LEVEL, level
@@ -143,11 +145,22 @@ def _walks(view: NodeView) -> Mapping[int, Walk]:
     return {4: ((shape[0], shape[1], product(shape[2:])), (0, 1, 0))}
 
 
+def _agree(view: NodeView) -> Iterator[Guard]:
+    yield from grouped(view, view.shape(0), view.shape(1))
+
+
+def _agree_quantised(view: NodeView) -> Iterator[Guard]:
+    yield from grouped(view, view.shape(0), view.shape(3))
+    if view.has(8):
+        yield from same(view, view.shape(8)[0], view.shape(3)[0])
+
+
 register(
     OpDef(
         "ConvInteger",
         10,
         infer=_infer,
+        agree=_agree,
         lower=_lower,
         supports=_supports,
         limits="more than three spatial axes; scales and zero points but for the whole or channels",
@@ -163,6 +176,7 @@ register(
         "QLinearConv",
         10,
         infer=_infer,
+        agree=_agree_quantised,
         lower=_lower,
         supports=_supports,
         limits="more than three spatial axes; scales and zero points but for the whole or channels",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 
-from engine.dims import Dim, equal, product
+from engine.dims import Dim, Guard, product
 from engine.dtypes import INT32
 from engine.ir import TensorType, ValueType
 from engine.ops import (
@@ -21,14 +21,13 @@ from engine.ops import (
     Walk,
     no,
     register,
-    yes_if,
 )
 from engine.ops._matmul_calls import product_stage
 from engine.ops._matmul_tiles import Zero
 from engine.ops._matmul_work import operands_gpu, product_cpu
 from engine.ops._quant import along, every, is_single, zero_word
 from engine.ops._work import in_shape, out_shape
-from engine.ops.matmul import matrix_product, product_type
+from engine.ops.matmul import matrices_agree, matrix_product, product_type
 from engine.ops.quant import LEVEL, MICROSOFT, level
 from engine.work import CpuWork, GpuWork
 
@@ -78,9 +77,12 @@ def _supports(view: NodeView) -> Support:
     a, b = (view.shape(i) for i in places)
     # one zero point for each row of a matrix, or for each column
     sizes = a[0] if len(a) == 2 else None, b[1] if len(b) == 2 else None
-    inner = equal(a[-1], b[-2] if len(b) > 1 else b[0], f"inner sizes agree in {view.describe()}")
-    found = [along(view, i, size) for i, size in zip(zeros, sizes, strict=True)]
-    return every(*found, yes_if(*(() if inner.known else (inner,))))
+    return every(*(along(view, i, size) for i, size in zip(zeros, sizes, strict=True)))
+
+
+def _agree(view: NodeView) -> Iterator[Guard]:
+    places, _ = _PLACES[view.node.op_type]
+    yield from matrices_agree(view, *places)
 
 
 def _lower(view: Lowering) -> Sequence[Stage]:
@@ -142,6 +144,7 @@ def _to_float_supports(view: NodeView) -> Support:
 def _register(op_type: str, domain: str = "", **rules: object) -> None:
     fields: dict[str, object] = {
         "infer": _infer,
+        "agree": _agree,
         "lower": _lower,
         "supports": _supports,
         "limits": "scales and zero points but for the whole, a row of A or a column of B",

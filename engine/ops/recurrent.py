@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from engine.dims import Dim
 from engine.ir import TensorType, ValueType
 from engine.ops import FLOATS, InferView, Lowering, NodeView, OpDef, Stage, register
-from engine.ops._recurrence import CELLS, recurrence, supports
+from engine.ops._recurrence import CELLS, agree, recurrence, supports
 from engine.ops._recurrent_stages import IN_WORKGROUP, Stages
 from engine.ops._work import integers
 from engine.work import CpuWork, GpuWork, Products
@@ -78,6 +78,7 @@ for _name in CELLS:
             _name,
             since=7,
             infer=_infer,
+            agree=agree,
             lower=_lower,
             supports=supports,
             limits="activations that are not ONNX's; products over a loop's length",

@@ -29,7 +29,7 @@ from engine.ops import (
     yes_if,
 )
 from engine.ops._quant import every
-from engine.ops._recurrence import recurrence, supports
+from engine.ops._recurrence import agree, recurrence, supports
 from engine.ops._recurrent_stages import Stages, packed
 from engine.ops._variants import MAX_TRIPS
 from engine.ops._work import in_shape
@@ -142,6 +142,7 @@ register(
         "DynamicQuantizeLSTM",
         domain=MICROSOFT,
         infer=_infer,
+        agree=agree,
         lower=_lower,
         supports=_supports,
         limits="weights that are not constants; activations that are not ONNX's",

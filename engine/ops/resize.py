@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import prod
@@ -365,11 +365,19 @@ def _cpu(view: NodeView) -> CpuWork:
     return found
 
 
+def _agree(view: NodeView) -> Iterator[Guard]:
+    """Nothing can be taken from an empty axis."""
+    for dim, out in zip(view.shape(0), view.out_shape(), strict=True):
+        if dim != out:
+            yield at_least(dim, 1)
+
+
 register(
     OpDef(
         "Resize",
         since=11,
         infer=_infer,
+        agree=_agree,
         supports=_supports,
         limits="antialiasing; interpolation of other types than float32, linear along more than "
         "three axes, cubic along more than two; scales not known when planning",

@@ -6,12 +6,12 @@ has some of the columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
 
-from engine.dims import Dim, ceildiv, divisible, dmax, dmin, is_static, product
+from engine.dims import Dim, Guard, ceildiv, divisible, dmax, dmin, is_static, product
 from engine.errors import ShapeError
 from engine.indexing import Place, cut_place
 from engine.ir import Array, TensorType, ValueType
@@ -27,6 +27,7 @@ from engine.ops import (
     linear,
     register,
 )
+from engine.ops._fit import same
 from engine.ops._work import copies
 from engine.ops.shape import as_content, content, fresh_dims
 from engine.work import CpuWork
@@ -278,11 +279,30 @@ def _split_cpu(view: NodeView) -> CpuWork:
     return CpuWork(16 + 2 * len(view.node.outputs))
 
 
+def _agree_concat(view: NodeView) -> Iterator[Guard]:
+    first = view.shape(0)
+    axis = view.axis(len(first))
+    for index in range(1, len(view.node.inputs)):
+        for place, (a, b) in enumerate(zip(first, view.shape(index), strict=True)):
+            if place != axis:
+                yield from same(view, a, b)
+
+
+def _agree_split(view: NodeView) -> Iterator[Guard]:
+    shape = view.shape(0)
+    axis = view.axis(len(shape), default=0)
+    parts: Dim = 0
+    for index in range(len(view.node.outputs)):
+        parts = parts + view.out_shape(index)[axis]
+    yield from same(view, shape[axis], parts)
+
+
 register(
     OpDef(
         "Concat",
         4,
         infer=_infer_concat,
+        agree=_agree_concat,
         evaluate=_evaluate_concat,
         lower=_lower_concat,
         dtypes=ALL,
@@ -299,6 +319,7 @@ register(
         "Split",
         13,
         infer=_infer_split,
+        agree=_agree_split,
         evaluate=_evaluate_split,
         lower=_lower_split,
         dtypes=ALL,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from engine.dims import Dim, equal, product
+from engine.dims import Dim, Guard, at_least, equal, product
 from engine.errors import ShapeError
 from engine.ir import TensorType, ValueType
 from engine.ops import (
@@ -21,6 +21,7 @@ from engine.ops import (
     register,
     yes_if,
 )
+from engine.ops._fit import alike
 
 _TAPS = {"nearest": 1, "linear": 2, "bilinear": 2, "cubic": 4, "bicubic": 4}
 _PADDINGS = ("zeros", "border", "reflection")
@@ -211,11 +212,29 @@ def _roi_align_flops(view: NodeView) -> Dim:
     return product(view.out_shape()) * (int(view.attr("sampling_ratio", 1)) ** 2 * 30 + 20)
 
 
+def _agree_grid_sample(view: NodeView) -> Iterator[Guard]:
+    """A grid for each image, a coordinate for each axis, and something to sample."""
+    x, grid = view.shape(0), view.shape(1)
+    yield from alike(view, (x[0], len(x) - 2), (grid[0], grid[-1]))
+    for size in x[2:]:
+        yield at_least(size, 1)
+
+
+def _agree_roi_align(view: NodeView) -> Iterator[Guard]:
+    """Four edges and an image for each region, and something to sample."""
+    count = view.shape(1)[0]
+    for size in (view.shape(0)[0], *view.shape(0)[2:]):
+        yield at_least(size, 1)
+    yield from alike(view, view.shape(1), (count, 4))
+    yield from alike(view, view.shape(2), (count,))
+
+
 register(
     OpDef(
         "GridSample",
         16,
         infer=_infer_grid_sample,
+        agree=_agree_grid_sample,
         lower=_lower_grid_sample,
         supports=_supports_grid_sample,
         limits="more than three spatial axes",
@@ -242,6 +261,7 @@ register(
         "RoiAlign",
         10,
         infer=_infer_roi_align,
+        agree=_agree_roi_align,
         lower=_lower_roi_align,
         supports=_supports_roi_align,
         limits="a sampling_ratio of 0",

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx.defs
 import onnx.parser
 import pytest
 
 import engine
 from engine.dims import broadcast, dmin, symbol
 from engine.errors import EngineError
-from engine.ops import NodeView, definition
+from engine.importer.opsets import PINNED
+from engine.ops import NodeView, OpDef, registered
 from engine.ops._agreement import agreements
 from tests.passes.graphs import HEADER, typed
 
@@ -59,9 +61,7 @@ def test_guards_say_when_sizes_agree(name: str) -> None:
     _, _, good, bad = CASES[name]
     graph = typed(model_text(name))
     node = graph.nodes[-1]
-    op = definition(node)
-    assert op is not None
-    guards = list(agreements(NodeView(graph, node), op.elementwise is not None))
+    guards = list(agreements(NodeView(graph, node)))
     for n, m in good:
         assert all(g.holds({"n": n, "m": m}) for g in guards)
     for n, m in bad:
@@ -70,7 +70,63 @@ def test_guards_say_when_sizes_agree(name: str) -> None:
 
 def test_equal_symbols_need_no_guard() -> None:
     graph = typed("g (float[n, 3] a, float[n, 1] b) => (float[n, 3] y) { y = Add(a, b) }")
-    assert not list(agreements(NodeView(graph, graph.nodes[0]), True))
+    assert not list(agreements(NodeView(graph, graph.nodes[0])))
+
+
+ANY_SIZES = {
+    "Gather": "indices of any shape",
+    "Einsum": "inference compares what letters stand for",
+}
+"""Operators with kernels whose operands fit each other whatever their sizes, and why."""
+
+
+def tensors(op: OpDef) -> int:
+    """How many tensors the kernels of an operator take at most."""
+    if op.domain:
+        return 2
+    inputs = onnx.defs.get_schema(op.op_type, PINNED, op.domain).inputs
+    variadic = any(i.option == i.option.Variadic for i in inputs)
+    return 2 if variadic else len(set(range(len(inputs))) - set(op.shape_inputs))
+
+
+@pytest.mark.parametrize("op", registered(), ids=lambda op: f"{op.op_type}-{op.since}")
+def test_kernels_of_several_tensors_say_when_they_fit(op: OpDef) -> None:
+    if op.lower is not None and tensors(op) > 1:
+        assert op.agree is not None or op.op_type in ANY_SIZES
+
+
+VALUES = "i = Cast<to = 7>(a)  d = Constant<value_ints = [3]>()  y = OneHot(i, d, b)"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_one_hot_takes_two_values(count: int, device: str) -> None:
+    text = f"g (float[n] a, float[m] b) => (float[p, 3] y) {{ {VALUES} }}"
+    model = onnx.parser.parse_model(HEADER + text)
+    made = engine.InferenceSession(model.SerializeToString(), device=device)
+    feeds = {"a": np.ones(2, np.float32), "b": np.arange(5, 5 + count).astype(np.float32)}
+    if count == 2:
+        np.testing.assert_array_equal(made.run(None, feeds)[0], [[5, 6, 5]] * 2)
+        return
+    with pytest.raises(EngineError, match="values of shape"):
+        made.run(None, feeds)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_pad_takes_one_value(count: int, device: str) -> None:
+    body = "p = Constant<value_ints = [0, 1]>()  y = Pad(a, p, b)"
+    text = f"g (float[n] a, float[m] b) => (float[q] y) {{ {body} }}"
+    model = onnx.parser.parse_model(HEADER + text)
+    made = engine.InferenceSession(model.SerializeToString(), device=device)
+    feeds = {"a": np.ones(2, np.float32), "b": np.full(count, 7, np.float32)}
+    if count == 1:
+        np.testing.assert_array_equal(made.run(None, feeds)[0], [1, 1, 7])
+        return
+    with pytest.raises(EngineError, match="one value"):
+        made.run(None, feeds)
 
 
 @pytest.mark.gpu
