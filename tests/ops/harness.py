@@ -24,7 +24,7 @@ from cpu_fallback import registry
 from engine import dims, dtypes, errors
 from engine.dims import Dim
 from engine.ir import Graph, Node, TensorType, Value
-from engine.ops import InferView, NodeView, OpDef, Support, definition, lookup
+from engine.ops import InferView, NodeView, OpDef, Support, definition, lookup, no
 
 OPSET = 28
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -314,11 +314,14 @@ def inferred(case: OpCase, *, dynamic: bool = False) -> tuple[Graph, Node, dict[
 
 
 def supported(case: OpCase, *, dynamic: bool = False) -> Support:
-    """What the operator's own `supports` says of the case."""
+    """What the operator's own `agree` and `supports` say of the case."""
     graph, node, _ = inferred(case, dynamic=dynamic)
-    op = definition(node)
+    op, view = definition(node), NodeView(graph, node)
     assert op is not None
-    return Support(True) if op.supports is None else op.supports(NodeView(graph, node))
+    for guard in op.agree(view) if op.agree is not None else ():
+        if guard.known is False:
+            return no(f"it needs that {guard}")
+    return Support(True) if op.supports is None else op.supports(view)
 
 
 def check_infer(case: OpCase) -> None:
