@@ -206,8 +206,7 @@ def roles(graph: Graph, support: Mapping[str, Support]) -> dict[str, Role]:
     """
     found: dict[str, Role] = {}
     for node in reversed(graph.nodes):
-        op = ops.definition(node)
-        if is_control_flow(node) or (op is not None and op.random):
+        if is_control_flow(node) or ops.is_random(node):
             continue
         if any(graph.is_output(name) for name in node.writes):
             continue

@@ -283,6 +283,12 @@ def definition(node: Node) -> OpDef | None:
     return lookup(node.op_type, node.since_version, node.domain)
 
 
+def is_random(node: Node) -> bool:
+    """Whether equal inputs may give other values each time."""
+    op = definition(node)
+    return op is not None and op.random
+
+
 def in_place(node: Node) -> InPlace | None:
     """How a node can do without a kernel, or None."""
     op = definition(node)

@@ -8,21 +8,11 @@ from collections.abc import Hashable, Iterator
 import numpy as np
 
 from engine.ir import Array, Attribute, Graph, Node, label
-from engine.ops import definition
+from engine.ops import is_random
 from engine.passes.base import PassResult
 from engine.passes.match import is_op, standard
 from engine.passes.rewrite import Editor, rewrite
 
-RANDOM = frozenset(
-    {
-        "Bernoulli",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
-)
 COMMUTATIVE = frozenset({"Add", "And", "BitwiseAnd", "BitwiseOr", "Equal", "Mul", "Or", "Xor"})
 _DOMAINS = frozenset({"", "ai.onnx.ml"})
 _SAMPLE = 4096
@@ -49,16 +39,13 @@ def _edit(editor: Editor) -> None:
 
 def is_deterministic(node: Node) -> bool:
     """Whether equal inputs surely give equal outputs, whatever ran before."""
-    known = definition(node)
-    if node.domain not in _DOMAINS or node.bodies or (known is not None and known.random):
+    if node.domain not in _DOMAINS or node.bodies or is_random(node):
         return False
     if any(
         isinstance(v, list) and any(isinstance(g, Graph) for g in v) for v in node.attrs.values()
     ):
         return False
-    if is_op(node, "Dropout"):
-        return not node.input(2)
-    return node.op_type not in RANDOM
+    return not (is_op(node, "Dropout") and node.input(2))
 
 
 def _key(node: Node) -> Hashable:

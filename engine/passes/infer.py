@@ -31,17 +31,6 @@ SMALL_SIZE = 65536
 _GROWTH = 4
 _WEIGHT_OPS = frozenset({"Cast", "CastLike", "ConstantOfShape", "DequantizeLinear"})
 Kinds = list[ValueType | None]
-RANDOM = frozenset(
-    {
-        "Bernoulli",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
-)
-"""Operators that give other values each time they run."""
 
 
 def infer(graph: Graph, binding: Mapping[str, int] | None = None) -> PassResult:
@@ -330,10 +319,10 @@ class Inference:
                 values[name] = value.replace(type=kind, dims=content)
 
     def _foldable(self, node: Node, values: Mapping[str, Value]) -> bool:
-        if node.op_type in RANDOM or not node.writes:
+        if ops.is_random(node) or not node.writes:
             return False
         rule = ops.definition(node)
-        if rule is not None and (rule.random or self._fills(rule, node)):
+        if rule is not None and self._fills(rule, node):
             return False
         if all(values[n].constant is not None for n in node.writes):
             return False

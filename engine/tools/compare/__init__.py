@@ -24,7 +24,7 @@ import onnx
 
 from engine.errors import EngineError
 from engine.ir import Graph
-from engine.passes.infer import RANDOM
+from engine.ops import is_random
 from engine.records import dataclass
 from engine.runtime import cache
 from engine.tools.compare.finding import Finding
@@ -133,7 +133,7 @@ def compare(
 
 def _refuse_random(graph: Graph) -> None:
     """Raises: EngineError if a node draws other numbers in each call."""
-    drawn = [n.title for n in graph.nodes if n.op_type in RANDOM and "seed" not in n.attrs]
+    drawn = [n.title for n in graph.nodes if is_random(n) and "seed" not in n.attrs]
     if drawn:
         raise EngineError(
             f"results differ, and nodes {drawn} draw other numbers in each call: give them a seed "
