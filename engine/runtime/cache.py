@@ -1,4 +1,4 @@
-"""Cache: files that shorten later starts, in the platform's cache folder.
+"""Cache: files that shorten later starts (`start.py` fills them), in the platform's cache folder.
 
 What is kept can be made again, so nothing here fails: a file that is missing, damaged, or of
 another version counts as missing, and a folder that cannot be written is logged. Each file begins
