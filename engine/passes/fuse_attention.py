@@ -4,8 +4,8 @@ kernels never store the scores.
 Around it exporters split heads off by Reshape and Transpose [0, 2, 1, 3], and join them again:
 `Transpose(Attention(Transpose, Transpose, Transpose)) => Attention` of heads where they lie.
 `Where(IsNaN(p), 0, p)` around the Softmax, which PyTorch writes for rows that reach no key, is what
-Attention does; without it the mask has to be finite, since such a row is NaN then. NaN among the
-scores shows in both.
+Attention does; without it the mask has to be finite, since such a row is NaN then. NaN in a query
+or a key, which the Where would hide, shows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.ir import Graph, Node, label
+from engine.ir import Graph, Node, Shape, label
 from engine.ops.attention import MAX_VALUE_SIZE
 from engine.passes.base import PassResult, in_every_body
 from engine.passes.build import Builder, Rule, replace_here
@@ -84,16 +84,32 @@ def _fuse(b: Builder, softmax: Node) -> str:
     keys = graph.producer.get(found.product.inputs[1])
     if keys is None or not is_op(keys, "Transpose"):
         return "its keys are not the transpose of something"
-    sizes = (graph.tensor(found.product.inputs[0]), graph.tensor(node.inputs[1]))
-    for tensor in sizes:
-        size = tensor.shape[-1] if tensor is not None and tensor.shape is not None else None
-        if not isinstance(size, int) or not 1 <= size <= MAX_VALUE_SIZE:
-            return f"its heads have the size {size}"
-        if tensor is not None and tensor.shape is not None and len(tensor.shape) != 4:
-            return "its operands have no dimension of heads each"
+    reason = _size_problem(graph, found.product, keys.outputs[0], node.inputs[1])
+    if reason:
+        return reason
     transposed = b.op("Transpose", keys.outputs[0], perm=KEYS_LAST)
     operands = (found.product.inputs[0], transposed, node.inputs[1], found.mask)
     b.many("Attention", operands, node.outputs, scale=found.scale)
+    return ""
+
+
+def _size_problem(graph: Graph, product: Node, keys: str, values: str) -> str:
+    """Why operands are not [batch, heads, length, size] as Attention wants them: MatMul would
+    broadcast more. `keys` is transposed already."""
+    shapes: list[Shape] = []
+    for name in (product.inputs[0], keys, values):
+        tensor = graph.tensor(name)
+        if tensor is None or tensor.shape is None or len(tensor.shape) != 4:
+            return "its operands have no dimension of heads each"
+        shapes.append(tensor.shape)
+    query, key, value = shapes
+    for size in (query[-1], value[-1]):
+        if not isinstance(size, int) or not 1 <= size <= MAX_VALUE_SIZE:
+            return f"its heads have the size {size}"
+    if not query[0] == key[0] == value[0]:
+        return "its operands differ in the batch, which would be broadcast"
+    if key[1] != value[1] or key[1] not in (query[1], 1):
+        return "its operands differ in their number of heads, which would be broadcast"
     return ""
 
 
@@ -203,7 +219,13 @@ def _is_finite(graph: Graph, name: str, depth: int) -> bool:
         return True
     if node is None or depth == 0:
         return False
-    if is_op(node, "Cast", *_KEEP):
+    if is_op(node, "Cast"):
+        source = graph.tensor(node.inputs[0])
+        if source is None or tensor is None:
+            return False
+        narrower = source.dtype.is_float and tensor.dtype.nbytes < source.dtype.nbytes
+        return not narrower and _is_finite(graph, node.inputs[0], depth - 1)
+    if is_op(node, *_KEEP):
         return _is_finite(graph, node.inputs[0], depth - 1)
     if is_op(node, *_JOIN):
         return all(_is_finite(graph, n, depth - 1) for n in node.inputs)

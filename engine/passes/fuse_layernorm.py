@@ -167,7 +167,7 @@ def _fuse(editor: Editor, core: Core) -> str:
     if shape is None:
         return f"the shape of {core.source!r} is unknown"
     normalized = shape[core.axes[0] :]
-    if not core.scale:
+    if not core.scale and not core.bias:
         _narrow(editor, core)
         _affine(editor, core, normalized)
     if not core.scale and not is_static(normalized):

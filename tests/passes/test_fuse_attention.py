@@ -98,6 +98,18 @@ def test_a_mask_that_may_be_infinite_is_left() -> None:
     untouched(body, "minus infinity for all keys", ", float[n, 1, l, s] w")
 
 
+def test_a_mask_may_become_infinite_in_a_narrower_type() -> None:
+    _, arrays = numbers("float16", CONSTANTS)
+    wide = {**arrays, "wide": np.float32(-1e9), "none": np.float32(0)}
+    body = (
+        "m = MatMul(q, t)  z = Where(w, none, wide)  x = Cast<to = 10>(z)  b = Add(m, x)"
+        "  p = Softmax<axis = -1>(b)  y = MatMul(p, v)"
+    )
+    declared = ", bool[l, s] w, float wide, float none"
+    graph = text(body, declared, "float16")
+    check_untouched(fuse_attention, graph, wide, "minus infinity for all keys")
+
+
 WHOLE = ", float[n, 3, l, s] w"
 
 
@@ -149,6 +161,36 @@ WHOLE = ", float[n, 3, l, s] w"
 )
 def test_what_is_something_else(body: str, reason: str, more: str) -> None:
     untouched(body, reason, more)
+
+
+@pytest.mark.parametrize(
+    ("query", "key", "value", "reason"),
+    [
+        ("2, 3, 4, 8", "2, 3, 5, 8", "1, 3, 5, 6", "differ in the batch"),
+        ("2, 3, 4, 8", "1, 3, 5, 8", "2, 3, 5, 6", "differ in the batch"),
+        ("n, 3, 4, 8", "2, 3, 5, 8", "2, 3, 5, 6", "differ in the batch"),
+        ("2, 1, 4, 8", "2, 3, 5, 8", "2, 3, 5, 6", "differ in their number of heads"),
+        ("2, 3, 4, 8", "2, 1, 5, 8", "2, 3, 5, 6", "differ in their number of heads"),
+        ("2, 3, 4, 8", "3, 5, 8", "2, 3, 5, 6", "no dimension of heads each"),
+        ("2, 3, 4, 8", "5, 8", "2, 3, 5, 6", "no dimension of heads each"),
+        ("2, 3, 4, 8", "2, 3, 5, 8", "3, 5, 6", "no dimension of heads each"),
+        ("2, 3, 4, 8", "2, 1, 5, 8", "2, 1, 5, 6", ""),
+    ],
+)
+def test_what_products_broadcast_attention_does_not(
+    query: str, key: str, value: str, reason: str
+) -> None:
+    axes = list(range(key.count(",") + 1))
+    turned = [*axes[:-2], axes[-1], axes[-2]]
+    graph = typed(
+        f"f (float[{query}] q, float[{key}] k, float[{value}] v) => (float[a, b, c, d] y) {{"
+        f" t = Transpose<perm = {turned}>(k)  m = MatMul(q, t)  p = Softmax<axis = -1>(m)"
+        " y = MatMul(p, v) }"
+    )
+    result = fused(graph)
+    assert [n.op_type for n in result.graph.nodes].count("Attention") == (not reason)
+    assert any(reason in line for line in result.near_misses) or not reason
+    check_same_results(graph, run_passes(graph).graph, n=2)
 
 
 HEADS = """f (float[n, l, 24] q, float[n, s, 24] k, float[n, s, 15] v, float[l, s] w)

@@ -103,6 +103,16 @@ def test_tensorflow_without_scale() -> None:
     check_rewrite(fuse_layernorm, text(body), fused(LAYER.replace(", b)", ")")), ones, ones)
 
 
+@pytest.mark.parametrize("end", ["y = Mul(k, g)", "y = Add(k, g)"])
+def test_what_follows_a_bias_stays_behind(end: str) -> None:
+    """`(n + b) * g` is not `n * g + b`."""
+    body = TENSORFLOW + f"p = Mul(x, r)  o = Mul(m, r)  u = Sub(b, o)  k = Add(p, u)  {end}"
+    start = typed(text(body), affine(8))
+    result = fuse_layernorm(start)
+    assert [n.op_type for n in result.graph.nodes] == ["LayerNormalization", end[4:7]]
+    check_same_results(start, result.graph)
+
+
 CORE = f"{MEAN}  q = Mul(d, d)  v = ReduceMean(q, a)  w = Add(v, e)  s = Sqrt(w)  "
 
 
