@@ -6,8 +6,10 @@ Each works in pieces that fit a core's cache; products of long ones on all threa
 from __future__ import annotations
 
 import enum
+import functools
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -20,6 +22,8 @@ from cpu_fallback.planes import Layout, layout
 from cpu_fallback.products import product
 from cpu_fallback.registry import Memo, Tensor
 from cpu_fallback.windows import Windows
+
+_Make = Callable[[Sizes], Compute]
 
 FEW_OUTPUTS = 8
 """Up to so many outputs of a group, adding products of taps beats copying taps."""
@@ -108,9 +112,9 @@ def convolution(
         Route.POINTWISE: _pointwise,
         Route.COLUMNS: _by_columns,
         Route.DEPTHWISE: depthwise,
-        Route.BANDED: convolve_banded.banded,
+        Route.BANDED: lambda sizes: _or_else(convolve_banded.banded, depthwise, sizes),
         Route.TAPS: _by_taps,
-        Route.WINOGRAD: convolve_winograd.winograd,
+        Route.WINOGRAD: lambda sizes: _or_else(convolve_winograd.winograd, _by_columns, sizes),
     }[route(win, channels, each, group, constant)]
     shape = (batch, w[0], *win.out)
     return Convolution(shape, make(sizes) if math.prod(shape) and channels else _nothing)
@@ -118,6 +122,22 @@ def convolution(
 
 def _nothing(x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor, memo: Memo) -> None:
     """For sums of nothing, and results without elements: never called."""
+
+
+def _or_else(fast: _Make, plain: _Make, sizes: Sizes) -> Compute:
+    """`fast` if what it gives are numbers, else `plain`, which reads no pixel beyond a window.
+
+    For ways in which 0 times a pixel is added to other results: that is NaN if it is infinite.
+    """
+    first = fast(sizes)
+    second = functools.cache(lambda: plain(sizes))
+
+    def compute(x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor, memo: Memo) -> None:
+        first(x, w, bias, y, memo)
+        if np.isnan(y.min()):
+            second()(x, w, bias, y, memo)
+
+    return compute
 
 
 def _pointwise(sizes: Sizes) -> Compute:

@@ -2,8 +2,8 @@
 
 A tile of 4 x 4 results reads 6 x 6 pixels. Transformed, tile and kernel are multiplied number by
 number, so that the sum over channels is 36 products of matrices. The transforms are products too:
-of a tile's numbers by the Kronecker product of the matrix of one axis with itself. An infinite
-pixel makes the results of its tiles NaN.
+of a tile's numbers by the Kronecker product of the matrix of one axis with itself. A pixel that is
+infinite or NaN, or overflows, makes all results of its tiles NaN.
 
 Source: Lavin, Gray, "Fast Algorithms for Convolutional Neural Networks" (2015).
 """

@@ -119,6 +119,25 @@ def test_conv(name: str, nbytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_what_is_not_finite_stays_where_it_is(name: str) -> None:
+    """Only windows that hold an infinite pixel, or one that overflows, are not finite."""
+    x_shape, w_shape, attrs = CASES[name]
+    chance = np.random.default_rng(0)
+    x, w = (chance.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))
+    b = chance.standard_normal(w_shape[0]).astype(np.float32)
+    call = registry.prepare("Conv", "", 11, attrs, 1, [1, 2])
+    with np.errstate(all="ignore"):
+        for number in (np.nan, np.inf, -np.inf, np.float32(3e38)):
+            changed = x.copy()
+            changed[(0, -1, *(n // 2 for n in x.shape[2:]))] = number
+            want = by_hand(changed, w / 64, b, attrs).astype(np.float32)
+            got = call([changed, w / 64, b])[0]
+            np.testing.assert_array_equal(np.isfinite(got), np.isfinite(want))
+            near = np.isfinite(want) & (np.abs(want) < 1e3)
+            np.testing.assert_allclose(got[near], want[near], rtol=0, atol=1e-4)
+
+
 def test_winograd_is_as_exact_as_float32_allows() -> None:
     chance = np.random.default_rng(0)
     x = np.maximum(chance.standard_normal((1, 64, 40, 40)), 0).astype(np.float32)
