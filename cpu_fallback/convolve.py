@@ -9,7 +9,7 @@ import enum
 import functools
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -108,13 +108,13 @@ def convolution(
     """
     channels, each = w[1], w[0] // group
     sizes = Sizes(win, batch, group, channels, each, dtype)
-    make = {
+    make: Mapping[Route, _Make] = {
         Route.POINTWISE: _pointwise,
         Route.COLUMNS: _by_columns,
         Route.DEPTHWISE: depthwise,
-        Route.BANDED: lambda sizes: _or_else(convolve_banded.banded, depthwise, sizes),
+        Route.BANDED: functools.partial(_or_else, convolve_banded.banded, depthwise),
         Route.TAPS: _by_taps,
-        Route.WINOGRAD: lambda sizes: _or_else(convolve_winograd.winograd, _by_columns, sizes),
+        Route.WINOGRAD: functools.partial(_or_else, convolve_winograd.winograd, _by_columns),
     }[route(win, channels, each, group, constant)]
     shape = (batch, w[0], *win.out)
     return Convolution(shape, make(sizes) if math.prod(shape) and channels else _nothing)
