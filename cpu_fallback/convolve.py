@@ -108,14 +108,15 @@ def convolution(
     """
     channels, each = w[1], w[0] // group
     sizes = Sizes(win, batch, group, channels, each, dtype)
-    make: Mapping[Route, _Make] = {
+    ways: Mapping[Route, _Make] = {
         Route.POINTWISE: _pointwise,
         Route.COLUMNS: _by_columns,
         Route.DEPTHWISE: depthwise,
         Route.BANDED: functools.partial(_or_else, convolve_banded.banded, depthwise),
         Route.TAPS: _by_taps,
         Route.WINOGRAD: functools.partial(_or_else, convolve_winograd.winograd, _by_columns),
-    }[route(win, channels, each, group, constant)]
+    }
+    make = ways[route(win, channels, each, group, constant)]
     shape = (batch, w[0], *win.out)
     return Convolution(shape, make(sizes) if math.prod(shape) and channels else _nothing)
 
