@@ -129,6 +129,7 @@ class Plan:
 
     Attributes:
         graph: after passes; nodes, types and constants are read from it.
+        target: the limits and features that the kernels keep to.
         symbols: names bound from the inputs' shapes.
         guards: what the inputs' sizes must fulfil; a call that breaks one gets another plan.
         checks: what sizes must fulfil when they are bound; where they do not, nodes go to the CPU.
@@ -139,11 +140,13 @@ class Plan:
         storages: of every value that is on the GPU at some time.
         memory: the buffer of each value that is neither constant nor a view, and their sizes.
         derived: constants computed from others, by name.
-        sizes: values that are written when sizes are bound, never computed: name to its dims.
+        sizes: names of values that are written when sizes are bound, never computed.
         scratch: types of buffers that only kernels see.
         appends: values that grow in place, by name of the grown value.
         checked_inputs: int64 inputs that are taken to fit int32; a call that breaks this gets
             another plan.
+        partition: where each node runs, and why; what crosses.
+        fusion: the groups that became kernels, and what nearly did.
         binding: the sizes that decided partition and memory.
         profile: the rates by which times are predicted.
     """
@@ -190,6 +193,23 @@ class Plan:
     @property
     def dispatches(self) -> tuple[Dispatch, ...]:
         return tuple(s for s in self.steps if isinstance(s, Dispatch))
+
+
+def turns(steps: Sequence[Step], kernels: Sequence[Kernel]) -> list[tuple[int, ...]]:
+    """Indices of all steps in order; those that take turns, neighbouring stages of a node that
+    repeat, are together."""
+    found: list[tuple[int, ...]] = []
+    before: tuple[str, ...] = ()
+    for index, step in enumerate(steps):
+        nodes: tuple[str, ...] = ()
+        if isinstance(step, Dispatch) and any(kernels[v.kernel].repeats for v in step.variants):
+            nodes = step.nodes
+        if nodes and nodes == before:
+            found[-1] = (*found[-1], index)
+        else:
+            found.append((index,))
+        before = nodes
+    return found
 
 
 def epochs(symbols: Sequence[str], steps: Sequence[Step]) -> Mapping[str, int]:

@@ -1,4 +1,8 @@
-"""Planner: scheduled tasks to a `Plan`: groups lowered, buffers assigned, long submits split."""
+"""Planner: scheduled tasks to a `Plan`: groups lowered, buffers assigned.
+
+A submit of the plan is what nothing on the host comes between. What would keep the GPU too long at
+a time is cut when it is recorded (`runtime/recorder.py`, `runtime/programs.py`).
+"""
 
 from __future__ import annotations
 
@@ -16,8 +20,7 @@ from engine.lowering import Lowerer
 from engine.memory import Interval, MemoryPlan, Slot, assign
 from engine.partition import Partition
 from engine.parts import Parts
-from engine.plan import Append, Dispatch, Plan, Step, epochs
-from engine.shader import Kernel
+from engine.plan import Append, Dispatch, Plan, Step, epochs, turns
 from engine.target import Target
 from engine.tuning import Tuning
 
@@ -75,26 +78,26 @@ def build_plan(
     memory = _assign_by_epoch(intervals, epochs(symbols, steps), binding)
     limits = _limits(steps, {i.name: i.nbytes for i in intervals}, target, parts)
     return Plan(
-        graph,
-        target,
-        (*symbols, *(a.capacity for a in appends.values())),
-        tuple(dict.fromkeys(guards)),
-        merged([*checks, *limits]),
-        tuple(steps),
-        tuple(lowerer.rendered),
-        roots,
-        parts,
-        lowerer.storages,
-        memory,
-        lowerer.derived,
-        sizes,
-        lowerer.scratch,
-        appends,
-        tuple(checked_inputs),
-        partition,
-        fusion,
-        dict(binding),
-        profile,
+        graph=graph,
+        target=target,
+        symbols=(*symbols, *(a.capacity for a in appends.values())),
+        guards=tuple(dict.fromkeys(guards)),
+        checks=merged([*checks, *limits]),
+        steps=tuple(steps),
+        kernels=tuple(lowerer.rendered),
+        roots=roots,
+        parts=parts,
+        storages=lowerer.storages,
+        memory=memory,
+        derived=lowerer.derived,
+        sizes=sizes,
+        scratch=lowerer.scratch,
+        appends=appends,
+        checked_inputs=tuple(checked_inputs),
+        partition=partition,
+        fusion=fusion,
+        binding=dict(binding),
+        profile=profile,
     )
 
 
@@ -148,14 +151,17 @@ def _assign_by_epoch(
 def _intervals(
     graph: Graph, steps: Sequence[Step], lowerer: Lowerer, fixed: set[str]
 ) -> list[Interval]:
-    """When each value is in a buffer: from its first step to its last."""
+    """When each value is in a buffer: from its first step to its last.
+
+    What one of the steps that take turns reads or writes has to last through all turns.
+    """
     first: dict[str, int] = {}
     last: dict[str, int] = {}
-    for step, (start, end) in zip(steps, _turns(steps, lowerer.rendered), strict=True):
-        for name in _touched(step):
+    for run in turns(steps, lowerer.rendered):
+        for name in (name for index in run for name in _touched(steps[index])):
             if name not in fixed:
-                first.setdefault(name, start)
-                last[name] = end
+                first.setdefault(name, run[0])
+                last[name] = run[-1]
     intervals = []
     for name, start in first.items():
         tensor = lowerer.scratch.get(name) or graph.tensor(name)
@@ -164,23 +170,6 @@ def _intervals(
         nbytes = lowerer.storage(name).nbytes(tensor.shape)
         intervals.append(Interval(name, start, last[name], nbytes))
     return intervals
-
-
-def _turns(steps: Sequence[Step], kernels: Sequence[Kernel]) -> list[tuple[int, int]]:
-    """First and last of the steps that each takes turns with: what one of them reads or writes has
-    to last through all turns."""
-    runs: list[list[int]] = []
-    before: tuple[str, ...] = ()
-    for index, step in enumerate(steps):
-        nodes: tuple[str, ...] = ()
-        if isinstance(step, Dispatch) and any(kernels[v.kernel].repeats for v in step.variants):
-            nodes = step.nodes
-        if nodes and nodes == before:
-            runs[-1].append(index)
-        else:
-            runs.append([index])
-        before = nodes
-    return [(run[0], run[-1]) for run in runs for _ in run]
 
 
 def _touched(step: Step) -> set[str]:

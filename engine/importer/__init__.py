@@ -99,21 +99,21 @@ def _load(proto: ModelProto, path: Path | None, for_gpu: bool) -> Model:
     pinned = to_pinned(light, for_gpu)
     graph = reader.read(pinned, names)
     return Model(
-        graph,
-        tuple(d for d in inputs if d.name not in optional),
-        outputs,
-        tuple(d for d in inputs if d.name in optional),
-        declared_opsets,
-        proto.ir_version,
-        proto.producer_name,
-        proto.producer_version,
-        proto.domain,
-        proto.model_version,
-        proto.doc_string,
-        proto.graph.name,
-        proto.graph.doc_string,
-        {p.key: p.value for p in proto.metadata_props},
-        tuple(weights.files),
+        graph=graph,
+        inputs=tuple(d for d in inputs if d.name not in optional),
+        outputs=outputs,
+        overridable=tuple(d for d in inputs if d.name in optional),
+        opset=declared_opsets,
+        ir_version=proto.ir_version,
+        producer_name=proto.producer_name,
+        producer_version=proto.producer_version,
+        domain=proto.domain,
+        version=proto.model_version,
+        description=proto.doc_string,
+        graph_name=proto.graph.name,
+        graph_description=proto.graph.doc_string,
+        metadata={p.key: p.value for p in proto.metadata_props},
+        files=tuple(weights.files),
     )
 
 

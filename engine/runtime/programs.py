@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from engine.bind import Bound, Chosen
-from engine.plan import Dispatch, Plan
+from engine.plan import Dispatch, Plan, turns
 from engine.records import dataclass
 from engine.runtime.native import Command
 
@@ -64,33 +64,25 @@ def chunked(commands: Sequence[Timed], most_ns: int) -> tuple[tuple[tuple[Comman
 
 
 def batches(plan: Plan) -> tuple[Batch, ...]:
-    """Runs of dispatches between other steps, and in these what takes turns: a node's stages that
-    repeat."""
+    """Runs of dispatches between other steps, and in these what takes turns."""
     found: list[list[tuple[int, ...]]] = []
-    index = 0
-    before: tuple[str, ...] | None = None
-    for step in plan.steps:
-        if not isinstance(step, Dispatch):
-            before = None
+    begun, within = 0, False
+    for run in turns(plan.steps, plan.kernels):
+        if not isinstance(plan.steps[run[0]], Dispatch):
+            within = False
             continue
-        if before is None:
+        if not within:
             found.append([])
-        repeats = any(plan.kernels[v.kernel].repeats for v in step.variants)
-        nodes = step.nodes if repeats else ()
-        if nodes and nodes == before:
-            found[-1][-1] = (*found[-1][-1], index)
-        else:
-            found[-1].append((index,))
-        before = nodes
-        index += 1
+        found[-1].append(tuple(range(begun, begun + len(run))))
+        begun, within = begun + len(run), True
     return tuple(map(tuple, found))
 
 
 def in_turn(chosen: Mapping[int, Chosen], batch: Batch) -> Iterator[tuple[int, int]]:
     """Index and repetition of each dispatch that a call needs, in order."""
-    for turns in batch:
-        choices = [chosen[index] for index in turns]
+    for together in batch:
+        choices = [chosen[index] for index in together]
         for repetition in range(max(c.repeats for c in choices)):
-            for index, choice in zip(turns, choices, strict=True):
+            for index, choice in zip(together, choices, strict=True):
                 if choice.grid is not None and repetition < choice.repeats:
                     yield index, repetition
