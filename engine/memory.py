@@ -19,20 +19,18 @@ from engine.records import dataclass
 
 
 @dataclass(frozen=True)
-class Interval:
+class Lifetime:
     """The life of one value.
 
     Attributes:
         first, last: the steps that write it first and touch it last, both included.
         nbytes: its size.
-        pinned: it has a slot of its own (graph inputs, and outputs that stay on the device).
     """
 
     name: str
     first: int
     last: int
     nbytes: Dim
-    pinned: bool = False
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class MemoryPlan:
     lower_bound_nbytes: int
 
 
-def assign(lifetimes: Sequence[Interval], binding: Mapping[str, int] | None = None) -> MemoryPlan:
+def assign(lifetimes: Sequence[Lifetime], binding: Mapping[str, int] | None = None) -> MemoryPlan:
     """Gives every value a slot, aiming at few bytes at `binding`.
 
     Greedy orders are tried, by size with the first or the longest of equal ones in front, and by
@@ -76,17 +74,16 @@ def assign(lifetimes: Sequence[Interval], binding: Mapping[str, int] | None = No
     """
     nbytes = evaluate_all([v.nbytes for v in lifetimes], binding)
     _check(lifetimes, nbytes)
-    shared = [i for i, v in enumerate(lifetimes) if not v.pinned]
-    longest = sorted(shared, key=lambda i: lifetimes[i].first - lifetimes[i].last)
+    items = range(len(lifetimes))
+    longest = sorted(items, key=lambda i: lifetimes[i].first - lifetimes[i].last)
     groups = min(
         (
-            _by_size(lifetimes, nbytes, sorted(shared, key=lambda i: lifetimes[i].first)),
+            _by_size(lifetimes, nbytes, sorted(items, key=lambda i: lifetimes[i].first)),
             _by_size(lifetimes, nbytes, longest),
-            _by_time(lifetimes, nbytes, shared),
+            _by_time(lifetimes, nbytes, items),
         ),
         key=lambda found: (_total(found, nbytes), len(found)),
     )
-    groups = [*([i] for i, v in enumerate(lifetimes) if v.pinned), *groups]
     slots = tuple(
         Slot(
             index,
@@ -104,7 +101,7 @@ def assign(lifetimes: Sequence[Interval], binding: Mapping[str, int] | None = No
     )
 
 
-def _check(lifetimes: Sequence[Interval], nbytes: Sequence[int]) -> None:
+def _check(lifetimes: Sequence[Lifetime], nbytes: Sequence[int]) -> None:
     seen = set()
     for value, size in zip(lifetimes, nbytes, strict=True):
         if value.name in seen:
@@ -120,7 +117,7 @@ def _check(lifetimes: Sequence[Interval], nbytes: Sequence[int]) -> None:
 
 
 def _by_size(
-    lifetimes: Sequence[Interval], nbytes: Sequence[int], items: Iterable[int]
+    lifetimes: Sequence[Lifetime], nbytes: Sequence[int], items: Iterable[int]
 ) -> list[list[int]]:
     """Largest first, each into the smallest slot (all are large enough) that is free then.
 
@@ -146,7 +143,7 @@ def _by_size(
 
 
 def _by_time(
-    lifetimes: Sequence[Interval], nbytes: Sequence[int], items: Iterable[int]
+    lifetimes: Sequence[Lifetime], nbytes: Sequence[int], items: Iterable[int]
 ) -> list[list[int]]:
     """In order of writing, each into the free slot that fits best, else that grows least."""
     groups: list[list[int]] = []
@@ -171,7 +168,7 @@ def _total(groups: Iterable[Sequence[int]], nbytes: Sequence[int]) -> int:
     return sum(max(nbytes[i] for i in group) for group in groups)
 
 
-def _most_alive(lifetimes: Sequence[Interval], nbytes: Sequence[int]) -> int:
+def _most_alive(lifetimes: Sequence[Lifetime], nbytes: Sequence[int]) -> int:
     change: dict[int, int] = {}
     for value, size in zip(lifetimes, nbytes, strict=True):
         change[value.first] = change.get(value.first, 0) + size

@@ -17,7 +17,7 @@ from engine.errors import PlanError, in_words
 from engine.groups import Fusion, Group
 from engine.ir import Graph, Node
 from engine.lowering import Lowerer
-from engine.memory import Interval, MemoryPlan, Slot, assign
+from engine.memory import Lifetime, MemoryPlan, Slot, assign
 from engine.partition import Partition
 from engine.parts import Parts
 from engine.plan import Append, Dispatch, Plan, Step, epochs, turns
@@ -74,9 +74,9 @@ def build_plan(
             steps.append(task)
     fixed = {n for n, v in graph.values.items() if v.constant is not None} | set(lowerer.derived)
     fixed |= set(lowerer.growing)
-    intervals = _intervals(graph, steps, lowerer, fixed)
-    memory = _assign_by_epoch(intervals, epochs(symbols, steps), binding)
-    limits = _limits(steps, {i.name: i.nbytes for i in intervals}, target, parts)
+    lifetimes = _lifetimes(graph, steps, lowerer, fixed)
+    memory = _assign_by_epoch(lifetimes, epochs(symbols, steps), binding)
+    limits = _limits(steps, {v.name: v.nbytes for v in lifetimes}, target, parts)
     return Plan(
         graph=graph,
         target=target,
@@ -122,16 +122,16 @@ def _limits(
 
 
 def _assign_by_epoch(
-    intervals: Sequence[Interval], epoch_of: Mapping[str, int], binding: Mapping[str, int]
+    lifetimes: Sequence[Lifetime], epoch_of: Mapping[str, int], binding: Mapping[str, int]
 ) -> MemoryPlan:
     """Slots for all values; only those whose sizes are bound together share one.
 
     A slot that grows when sizes are bound in mid-run would lose what an earlier value still needs.
     """
-    groups: dict[int, list[Interval]] = {}
-    for interval in intervals:
-        bound = max((epoch_of.get(s, 0) for s in symbols_of(interval.nbytes)), default=0)
-        groups.setdefault(bound, []).append(interval)
+    groups: dict[int, list[Lifetime]] = {}
+    for lifetime in lifetimes:
+        bound = max((epoch_of.get(s, 0) for s in symbols_of(lifetime.nbytes)), default=0)
+        groups.setdefault(bound, []).append(lifetime)
     plans = [assign(group, binding) for _, group in sorted(groups.items())]
     slot_of: dict[str, int] = {}
     slots: list[Slot] = []
@@ -144,13 +144,13 @@ def _assign_by_epoch(
         tuple(slots),
         sum(p.peak_nbytes for p in plans),
         sum(p.no_reuse_nbytes for p in plans),
-        assign(intervals, binding).lower_bound_nbytes,
+        assign(lifetimes, binding).lower_bound_nbytes,
     )
 
 
-def _intervals(
+def _lifetimes(
     graph: Graph, steps: Sequence[Step], lowerer: Lowerer, fixed: set[str]
-) -> list[Interval]:
+) -> list[Lifetime]:
     """When each value is in a buffer: from its first step to its last.
 
     What one of the steps that take turns reads or writes has to last through all turns.
@@ -162,14 +162,14 @@ def _intervals(
             if name not in fixed:
                 first.setdefault(name, run[0])
                 last[name] = run[-1]
-    intervals = []
+    lifetimes = []
     for name, start in first.items():
         tensor = lowerer.scratch.get(name) or graph.tensor(name)
         if tensor is None or tensor.shape is None:
             raise PlanError(f"value {name!r} has no known shape")
         nbytes = lowerer.storage(name).nbytes(tensor.shape)
-        intervals.append(Interval(name, start, last[name], nbytes))
-    return intervals
+        lifetimes.append(Lifetime(name, start, last[name], nbytes))
+    return lifetimes
 
 
 def _touched(step: Step) -> set[str]:

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from engine import dims
 from engine.errors import PlanError
-from engine.memory import Interval, MemoryPlan, assign
+from engine.memory import Lifetime, MemoryPlan, assign
 
 N = dims.symbol("n")
 M = dims.symbol("m")
 
 
 @st.composite
-def lifetimes(draw: st.DrawFn) -> list[Interval]:
+def lifetimes(draw: st.DrawFn) -> list[Lifetime]:
     count = draw(st.integers(0, 14))
     found = []
     for i in range(count):
@@ -23,25 +23,24 @@ def lifetimes(draw: st.DrawFn) -> list[Interval]:
         size = draw(st.integers(0, 60))
         symbol = draw(st.sampled_from([1, N, M, N * 2 + 1, dims.dmax(N, M)]))
         last = first + draw(st.integers(0, 6))
-        found.append(Interval(f"v{i}", first, last, size * symbol, draw(st.booleans()) and i < 3))
+        found.append(Lifetime(f"v{i}", first, last, size * symbol))
     return found
 
 
-def check(values: list[Interval], plan: MemoryPlan, binding: dict[str, int]) -> None:
+def check(values: list[Lifetime], plan: MemoryPlan, binding: dict[str, int]) -> None:
     by_name = {v.name: v for v in values}
     assert plan.slot_of.keys() == by_name.keys()
     assert [s.index for s in plan.slots] == list(range(len(plan.slots)))
     for slot in plan.slots:
         held = [by_name[name] for name in slot.values]
         assert all(plan.slot_of[v.name] == slot.index for v in held)
-        assert len(held) == 1 or not any(v.pinned for v in held)
         for step in range(20):
             assert sum(v.first <= step <= v.last for v in held) <= 1, (slot, step)
         assert slot.size(binding) == max(dims.evaluate(v.nbytes, binding) for v in held)
 
 
 @given(values=lifetimes(), n=st.integers(0, 9), m=st.integers(0, 9), other=st.integers(0, 9))
-def test_no_overlap_in_a_slot(values: list[Interval], n: int, m: int, other: int) -> None:
+def test_no_overlap_in_a_slot(values: list[Lifetime], n: int, m: int, other: int) -> None:
     binding = {"n": n, "m": m}
     plan = assign(values, binding)
     check(values, plan, binding)
@@ -55,23 +54,17 @@ def test_no_overlap_in_a_slot(values: list[Interval], n: int, m: int, other: int
 
 
 def test_a_chain_takes_two_slots() -> None:
-    values = [Interval(f"v{i}", i, i + 1, 100) for i in range(10)]
+    values = [Lifetime(f"v{i}", i, i + 1, 100) for i in range(10)]
     plan = assign(values)
     assert plan.peak_nbytes == plan.lower_bound_nbytes == 200
     assert plan.no_reuse_nbytes == 1000
 
 
 def test_touching_lives_do_not_share() -> None:
-    plan = assign([Interval("read", 0, 3, 8), Interval("written", 3, 4, 8)])
+    plan = assign([Lifetime("read", 0, 3, 8), Lifetime("written", 3, 4, 8)])
     assert plan.slot_of["read"] != plan.slot_of["written"]
-    plan = assign([Interval("read", 0, 3, 8), Interval("later", 4, 4, 8)])
+    plan = assign([Lifetime("read", 0, 3, 8), Lifetime("later", 4, 4, 8)])
     assert plan.slot_of["read"] == plan.slot_of["later"]
-
-
-def test_pinned_values_stay_alone() -> None:
-    plan = assign([Interval("in", 0, 0, 8, pinned=True), Interval("a", 1, 2, 8)])
-    assert plan.slot_of["in"] != plan.slot_of["a"]
-    assert plan.slots[plan.slot_of["in"]].values == ("in",)
 
 
 @pytest.mark.parametrize(
@@ -85,15 +78,15 @@ def test_pinned_values_stay_alone() -> None:
     ],
 )
 def test_the_better_order_is_kept(values: list[tuple[str, int, int, int]], best: int) -> None:
-    assert assign([Interval(*v) for v in values]).peak_nbytes == best
+    assert assign([Lifetime(*v) for v in values]).peak_nbytes == best
 
 
 def test_a_slot_keeps_only_sizes_that_can_be_the_largest() -> None:
     values = [
-        Interval("a", 0, 0, N * 4),
-        Interval("b", 1, 1, N * 4 + 8),
-        Interval("c", 2, 2, M * 4),
-        Interval("d", 3, 3, 4),
+        Lifetime("a", 0, 0, N * 4),
+        Lifetime("b", 1, 1, N * 4 + 8),
+        Lifetime("c", 2, 2, M * 4),
+        Lifetime("d", 3, 3, 4),
     ]
     (slot,) = assign(values, {"n": 1, "m": 1}).slots
     assert set(slot.nbytes) == {N * 4 + 8, M * 4}
@@ -104,12 +97,12 @@ def test_a_slot_keeps_only_sizes_that_can_be_the_largest() -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ([Interval("a", 0, 1, 4), Interval("a", 2, 3, 4)], "'a' has two lifetimes"),
-        ([Interval("a", 3, 1, 4)], "before step 3 writes it"),
-        ([Interval("a", 0, 1, N - 100)], "a size of"),
+        ([Lifetime("a", 0, 1, 4), Lifetime("a", 2, 3, 4)], "'a' has two lifetimes"),
+        ([Lifetime("a", 3, 1, 4)], "before step 3 writes it"),
+        ([Lifetime("a", 0, 1, N - 100)], "a size of"),
     ],
 )
-def test_broken_lives_are_refused(values: list[Interval], message: str) -> None:
+def test_broken_lives_are_refused(values: list[Lifetime], message: str) -> None:
     with pytest.raises(PlanError, match=message):
         assign(values, {"n": 1})
 

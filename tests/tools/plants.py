@@ -14,7 +14,7 @@ from cpu_fallback import registry
 from engine import codegen, ops, planner
 from engine.ir import Graph, Node
 from engine.layout import Storage
-from engine.memory import Interval, MemoryPlan, assign
+from engine.memory import Lifetime, MemoryPlan, assign
 from engine.passes import PassResult
 from engine.runtime.recorder import Recorder
 from engine.shader import kernel as kernels
@@ -130,7 +130,7 @@ def new_constants(before: Graph, after: Graph, factor: float) -> Graph:
 def short_life(patch: Patch, name: str) -> None:
     """A value whose buffer is given away once the step after it has run."""
 
-    def planted(lifetimes: list[Interval], *more: Any) -> MemoryPlan:
+    def planted(lifetimes: list[Lifetime], *more: Any) -> MemoryPlan:
         return assign(
             [replace(v, last=v.first + 1) if v.name == name else v for v in lifetimes], *more
         )
