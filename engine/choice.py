@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Set
 
-from engine.placement import Model, minimum_cut
+from engine.placement import CostModel, minimum_cut
 
 MARGIN = 0.1
 """Of the time on the CPU, what the GPU has to save."""
@@ -17,30 +17,21 @@ SOFTWARE_MARGIN = 0.25
 """The same where the GPU is a driver on the very same CPU: what it can win is small."""
 
 
-def choose(model: Model, software: bool = False, margin: float | None = None) -> frozenset[int]:
-    """The ids of the nodes on the GPU.
-
-    Args:
-        software: whether the GPU is emulated on the CPU.
-        margin: share of the time on the CPU that has to be saved; None: one of the above.
-    """
-    if margin is None:
-        margin = SOFTWARE_MARGIN if software else MARGIN
+def choose(model: CostModel, software: bool = False) -> frozenset[int]:
+    """The ids of the nodes on the GPU. `software`: it is emulated on the CPU."""
+    margin = SOFTWARE_MARGIN if software else MARGIN
     chosen = minimum_cut(model)
-    if not margin:
-        return chosen
     for island in sorted(_islands(model, chosen), key=lambda i: sum(model.cpu_ns[n] for n in i)):
         without = chosen - island
         saved = model.total_ns(without) - model.total_ns(chosen)
-        if not island & model.only_gpu and saved < margin * sum(model.cpu_ns[n] for n in island):
+        if saved < margin * sum(model.cpu_ns[n] for n in island):
             chosen = without
-    host = frozenset(model.only_gpu)
-    if model.total_ns(chosen) > (1 - margin) * model.total_ns(host):
-        return host
+    if model.total_ns(chosen) > (1 - margin) * model.total_ns(frozenset()):
+        return frozenset()
     return chosen
 
 
-def _islands(model: Model, chosen: Set[int]) -> Iterator[frozenset[int]]:
+def _islands(model: CostModel, chosen: Set[int]) -> Iterator[frozenset[int]]:
     """Groups of nodes on the GPU that hand each other values there."""
     near: dict[int, set[int]] = {i: set() for i in chosen}
     for transfer in model.transfers:
@@ -63,9 +54,10 @@ def _islands(model: Model, chosen: Set[int]) -> Iterator[frozenset[int]]:
         yield frozenset(found)
 
 
-def in_words(model: Model, chosen: Set[int], possible: Set[int], software: bool) -> str:
+def decision(model: CostModel, chosen: Set[int], software: bool) -> str:
     """Why the nodes `chosen` are on the GPU, of those that could be, and the others are not."""
-    host, device = model.total_ns(model.only_gpu), model.total_ns(possible)
+    possible = model.possible
+    host, device = model.total_ns(frozenset()), model.total_ns(possible)
     if not possible - model.free:
         return "the CPU: no node that computes could run on the GPU"
     times = f"{_ms(device)} with all that can be on the GPU, {_ms(host)} on the CPU alone"

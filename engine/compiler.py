@@ -25,7 +25,7 @@ from engine.options import Options
 from engine.partition import Partition, checked_inputs, partition
 from engine.parts import NO_PARTS, RULE, Parts, find_parts
 from engine.passes import PIPELINE, PipelineResult, run_passes
-from engine.placement import MayFuse, Model, build_model
+from engine.placement import CostModel, MayFuse, build_cost_model
 from engine.plan import Append, Plan
 from engine.planner import build_plan, view_roots
 from engine.progress import tell
@@ -251,9 +251,9 @@ class Choices:
         _, self.support = _support(self.graph, options, target, binding)
         self._weigh = Scales(self.graph, binding, target, profile)
 
-    def model(self) -> Model:
+    def model(self) -> CostModel:
         """What each node costs on either device, and each transfer."""
-        return build_model(
+        return build_cost_model(
             self.graph,
             self.support,
             roles(self.graph, self.support),

@@ -7,19 +7,18 @@ or as the caller demands.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Collection, Mapping, Set
-from functools import cache
+from collections.abc import Collection, Mapping, Set
 from typing import Literal
 
 from engine import ops
-from engine.choice import choose, in_words
+from engine.choice import choose, decision
 from engine.costs import DeviceProfile, Direction
 from engine.dims import Guard
 from engine.errors import UnsupportedOpError
-from engine.ir import Graph, Node, label
+from engine.ir import Graph, Node
 from engine.ops import Support
 from engine.options import DeviceChoice
-from engine.placement import MayFuse, Model, Transfer, build_model
+from engine.placement import CostModel, MayFuse, Transfer, build_cost_model
 from engine.ranges import Ranges
 from engine.reasons import Entry, group_reasons, names_text
 from engine.records import dataclass
@@ -27,8 +26,6 @@ from engine.target import Target
 from engine.verdicts import (
     Role,
     data_inputs,
-    describe_op,
-    is_control_flow,
     roles,
     strongest,
 )
@@ -114,10 +111,8 @@ def partition(
     may_fuse: MayFuse | None = None,
     anchors: Collection[str] = (),
     in_place: Collection[str] = (),
-    has_cpu: Callable[[Node], bool] | None = None,
     binding: Mapping[str, int] | None = None,
     target: Target | None = None,
-    margin: float | None = None,
     kept: Collection[str] | None = None,
 ) -> Partition:
     """Places every node of `graph` (bodies are not entered).
@@ -131,17 +126,12 @@ def partition(
             second; None counts no savings.
         anchors: keys of nodes with kernels of their own, two of which never become one.
         in_place: keys of nodes that need no kernel where their neighbours are on the GPU.
-        has_cpu: whether the CPU can run a node; None asks `cpu_fallback`.
         binding: sizes that decide; symbols without one are taken as `costs.ASSUMED_SIZE`.
         target: whose kernels the GPU would run; the baseline's by default.
-        margin: what the GPU has to save for "auto" to take it; see `choice`.
         kept: keys of the nodes on the GPU, where that is decided already.
-
-    Raises: UnsupportedOpError if a node can run on no device, or only on the one not asked for.
     """
-    has_cpu = has_cpu or _has_cpu
     duties = roles(graph, support)
-    model = build_model(
+    model = build_cost_model(
         graph,
         support,
         duties,
@@ -149,40 +139,50 @@ def partition(
         may_fuse=may_fuse,
         anchors=anchors,
         in_place=in_place,
-        has_cpu=has_cpu,
         binding=binding,
         target=target,
     )
-    possible = frozenset(range(len(model.nodes))) - model.only_cpu
     software = target is not None and target.software
-    _check_runnable(model, support, possible if device != "cpu" else frozenset(), has_cpu)
     if kept is not None:
         chosen = frozenset(i for i, n in enumerate(model.nodes) if n.key in kept) - model.only_cpu
     elif device == "auto":
-        chosen = choose(model, software, margin)
+        chosen = choose(model, software)
     else:
-        chosen = possible if device == "gpu" else frozenset()
+        chosen = model.possible if device == "gpu" else frozenset()
     reasons = _reasons(model, chosen) if device == "auto" else {}
-    demand = _NO_GPU if no_gpu else _ASKED
-    found = _verdicts(graph, model, chosen, support, duties, reasons, demand)
-    decision = f"the CPU: {_NO_GPU}" if no_gpu else _DEMANDS.get(device)
+    found = _verdicts(graph, model, chosen, support, duties, reasons, _NO_GPU if no_gpu else _ASKED)
+    demand = f"the CPU: {_NO_GPU}" if no_gpu else _DEMANDS.get(device)
+    words = demand or decision(model, chosen, software)
+    return _summed_up(graph, support, model, chosen, found, dict(binding or {}), words)
+
+
+def _summed_up(
+    graph: Graph,
+    support: Mapping[str, Support],
+    model: CostModel,
+    chosen: frozenset[int],
+    verdicts: Mapping[str, Verdict],
+    binding: Mapping[str, int],
+    decision: str,
+) -> Partition:
+    """What a placement comes to: what crosses, under which guards, and what it costs."""
     on_gpu = [support[node.key] for i, node in enumerate(model.nodes) if i in chosen]
     return Partition(
-        verdicts=found,
+        verdicts=verdicts,
         labels={node.key: (node.op_type, node.title) for node in graph.nodes},
         crossings=_crossings(model, chosen),
         guards=strongest(g for s in on_gpu for g in s.guards),
         predicted_ms=_ms(model.total_ns(chosen)),
         all_cpu_ms=_ms(model.total_ns(frozenset())),
-        all_gpu_ms=_ms(model.total_ns(possible)),
-        binding=dict(binding or {}),
-        decision=decision or in_words(model, chosen, possible, software),
+        all_gpu_ms=_ms(model.total_ns(model.possible)),
+        binding=binding,
+        decision=decision,
     )
 
 
 def _verdicts(
     graph: Graph,
-    model: Model,
+    model: CostModel,
     chosen: frozenset[int],
     support: Mapping[str, Support],
     duties: Mapping[str, Role],
@@ -245,37 +245,7 @@ def checked_inputs(graph: Graph, found: Partition, ranges: Ranges) -> tuple[str,
     return tuple(name for name in (*graph.inputs, *graph.captures) if name in needed)
 
 
-@cache
-def _exists(op_type: str, domain: str, since_version: int) -> bool:
-    from cpu_fallback import registry
-
-    return registry.exists(op_type, domain, since_version) is not None
-
-
-def _has_cpu(node: Node) -> bool:
-    return is_control_flow(node) or _exists(node.op_type, node.domain, node.since_version)
-
-
-def _check_runnable(
-    model: Model,
-    support: Mapping[str, Support],
-    possible: Set[int],
-    has_cpu: Callable[[Node], bool],
-) -> None:
-    stuck = [n for i, n in enumerate(model.nodes) if i not in possible and not has_cpu(n)]
-    if stuck:
-        lines = [
-            f"  {label(n)}: no CPU implementation of {describe_op(n)}; not on the GPU because "
-            + (support[n.key].reason or "only the CPU may be used")
-            for n in stuck
-        ]
-        raise UnsupportedOpError(
-            "these nodes can run nowhere:\n" + "\n".join(lines) + "\nConvert the model to "
-            "operators, or versions of them, that are known: see `onnx-wgpu ops`."
-        )
-
-
-def _crossings(model: Model, chosen: Set[int]) -> tuple[Crossing, ...]:
+def _crossings(model: CostModel, chosen: Set[int]) -> tuple[Crossing, ...]:
     moves = ((t, t.direction(chosen)) for t in model.transfers)
     return tuple(
         Crossing(t.value, direction, t.nbytes, _ms(t.cost_ns(chosen)))
@@ -284,7 +254,7 @@ def _crossings(model: Model, chosen: Set[int]) -> tuple[Crossing, ...]:
     )
 
 
-def _reasons(model: Model, chosen: frozenset[int]) -> dict[int, str]:
+def _reasons(model: CostModel, chosen: frozenset[int]) -> dict[int, str]:
     """Why nodes that the GPU could run are better off on the CPU, by id."""
     transfers: dict[int, list[Transfer]] = {}
     for transfer in model.transfers:
@@ -298,14 +268,14 @@ def _reasons(model: Model, chosen: frozenset[int]) -> dict[int, str]:
                 saved[i] = saved.get(i, 0) + saving.saved_ns
     submit_ns = 0 if chosen - model.free else model.submit_ns
     found = {}
-    for i in set(range(len(model.nodes))) - chosen - model.only_cpu:
+    for i in model.possible - chosen:
         moved = chosen | {i}
         more = submit_ns + sum(t.cost_ns(moved) - t.cost_ns(chosen) for t in transfers.get(i, ()))
         found[i] = _reason(model, i, model.gpu_ns[i] - saved.get(i, 0), more)
     return found
 
 
-def _reason(model: Model, i: int, gpu_ns: int, more_ns: int) -> str:
+def _reason(model: CostModel, i: int, gpu_ns: int, more_ns: int) -> str:
     """What moving node `i` alone to the GPU would change."""
     if i in model.free:
         return "it is another view of a value that is on the CPU"

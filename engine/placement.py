@@ -10,7 +10,7 @@
 Graph inputs and outputs live on the host, constants on both sides; pinned nodes have no choice.
 
 **The cut.** Source side = GPU, sink side = CPU; an edge is paid if it leads from the GPU side to
-the CPU side. Every node is a vertex n (a pinned one is the source or the sink itself):
+the CPU side. Every node is a vertex n (a pinned one is the sink itself):
   - the cost of n, less a constant, is an edge source->n (paid on the CPU) or n->sink;
   - an upload of v, made by p: a vertex u, the edge u->p with the price, r->u without limit for
     each GPU reader r. If some r is on the GPU so must u be, and the price is paid unless p is there
@@ -100,13 +100,13 @@ class Saving:
 
 
 @dataclass(frozen=True)
-class Model:
+class CostModel:
     """All costs of one graph; a node's id is its place in `nodes`. Times in nanoseconds.
 
     Attributes:
         nodes: the graph's nodes but those that are never run.
         free: ids of views, which need no submit.
-        only_cpu, only_gpu: ids of pinned nodes.
+        only_cpu: ids of nodes that cannot be on the GPU.
         call_ns: what a call costs wherever its nodes are.
     """
 
@@ -115,11 +115,15 @@ class Model:
     cpu_ns: tuple[int, ...]
     free: frozenset[int]
     only_cpu: frozenset[int]
-    only_gpu: frozenset[int]
     transfers: tuple[Transfer, ...]
     savings: tuple[Saving, ...]
     submit_ns: int
     call_ns: int = 0
+
+    @property
+    def possible(self) -> frozenset[int]:
+        """Ids of the nodes that may be on the GPU."""
+        return frozenset(range(len(self.nodes))) - self.only_cpu
 
     def total_ns(self, on_gpu: Set[int]) -> int:
         """What a placement costs."""
@@ -137,7 +141,7 @@ class Model:
         return max(sum(self.gpu_ns[i] for i in members) - saved, 0)
 
 
-def build_model(
+def build_cost_model(
     graph: Graph,
     support: Mapping[str, Support],
     roles: Mapping[str, Role],
@@ -146,10 +150,9 @@ def build_model(
     may_fuse: MayFuse | None = None,
     anchors: Collection[str] = (),
     in_place: Collection[str] = (),
-    has_cpu: Callable[[Node], bool] = lambda node: True,
     binding: Mapping[str, int] | None = None,
     target: Target | None = None,
-) -> Model:
+) -> CostModel:
     """The costs of every placement of `graph` at `binding`.
 
     Args:
@@ -158,7 +161,6 @@ def build_model(
         may_fuse: whether two neighbours, the first feeding the second, would become one kernel.
         anchors: keys of nodes with kernels of their own, two of which never become one.
         in_place: keys of nodes that need no kernel on the GPU, where their neighbours are there.
-        has_cpu: whether the CPU can run a node; where it cannot, the node is pinned to the GPU.
         target: whose kernels the GPU would run; the baseline's by default.
     """
     nodes = tuple(node for node in graph.nodes if roles.get(node.key) != "folded")
@@ -170,7 +172,7 @@ def build_model(
     fuses: MayFuse | None = None
     if may_fuse is not None:
         fuses = _outside(in_place, may_fuse)
-    return Model(
+    return CostModel(
         nodes=nodes,
         gpu_ns=tuple(
             0 if n.key in in_place else costs.node_ns("gpu", works[n.key], profile) for n in nodes
@@ -178,7 +180,6 @@ def build_model(
         cpu_ns=tuple(costs.node_ns("cpu", works[n.key], profile) for n in nodes),
         free=frozenset(i for i, n in enumerate(nodes) if works[n.key].free),
         only_cpu=only_cpu,
-        only_gpu=frozenset(i for i, n in enumerate(nodes) if i not in only_cpu and not has_cpu(n)),
         transfers=tuple(_transfers(graph, nodes, only_cpu, sizes, profile)),
         savings=tuple(_savings(graph, nodes, only_cpu, works, sizes, profile, fuses, anchors)),
         submit_ns=profile.gpu.submit_ns,
@@ -301,12 +302,12 @@ def _unmoved_nbytes(graph: Graph, reader: Node, name: str, sizes: Sizes) -> int:
 
 
 class _Network:
-    """The flow network: edges of one pair of vertices are added up, pinned nodes contracted."""
+    """The flow network: edges of one pair of vertices are added up, pinned nodes are the sink."""
 
     GPU = -1
     CPU = -2
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: CostModel) -> None:
         self.model = model
         self.edges: dict[tuple[int, int], int | None] = {}
         self.offset = 0
@@ -314,9 +315,7 @@ class _Network:
 
     def vertex(self, node: int | None) -> int:
         """The vertex of a node id; None is the host."""
-        if node is None or node in self.model.only_cpu:
-            return self.CPU
-        return self.GPU if node in self.model.only_gpu else node
+        return self.CPU if node is None or node in self.model.only_cpu else node
 
     def helper(self) -> int:
         """A new vertex."""
@@ -325,7 +324,7 @@ class _Network:
 
     def add(self, start: int, end: int, price: int | None) -> None:
         """Pays `price` (None: without limit) if `start` is on the GPU side and `end` is not."""
-        if start == end or start == self.CPU or end == self.GPU or price == 0:
+        if start == end or start == self.CPU or price == 0:
             return
         before = self.edges.get((start, end), 0)
         self.edges[start, end] = None if price is None or before is None else before + price
@@ -368,7 +367,7 @@ class _Network:
                 self.add(waited, self.vertex(reader), None)
 
 
-def minimum_cut(model: Model) -> frozenset[int]:
+def minimum_cut(model: CostModel) -> frozenset[int]:
     """The ids of the nodes on the GPU in a cheapest placement."""
     import networkx as nx  # costs 0.2 s, and forced placements do without
 
@@ -386,7 +385,7 @@ def minimum_cut(model: Model) -> frozenset[int]:
     )
     movable = range(len(model.nodes))
     placed = {i for i in movable if i in gpu_side or i not in graph}
-    chosen = frozenset(placed | model.only_gpu) - model.only_cpu
+    chosen = frozenset(placed) - model.only_cpu
     if weight + network.offset != model.total_ns(chosen):
         raise PlanError(
             f"the cut weighs {weight + network.offset} ns, but its placement costs "

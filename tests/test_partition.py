@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine import ops
+from engine import choice, ops
 from engine.costs import DeviceProfile
 from engine.dims import at_least, symbol
 from engine.errors import UnsupportedOpError
 from engine.ir import Graph
 from engine.ops import NodeView, OpDef, Support
 from engine.partition import Partition, check_all_gpu, checked_inputs, partition
-from engine.placement import Model, build_model, minimum_cut
+from engine.placement import CostModel, build_cost_model, minimum_cut
 from engine.ranges import ranges
 from engine.target import Target
 from engine.verdicts import verdicts
@@ -67,7 +67,7 @@ OPS = (
 
 
 @pytest.fixture(autouse=True, scope="module")
-def test_ops() -> Iterator[None]:
+def own_ops() -> Iterator[None]:
     ops.registered()
     with pytest.MonkeyPatch.context() as patch:
         for op in OPS:
@@ -79,10 +79,14 @@ def calc(b: Builder, inputs: tuple[str, ...], output: str, flops: int, op: str =
     return b.node(op, inputs, output, (4,), domain="test", flops=flops)
 
 
-def split(graph: Graph, profile: DeviceProfile = PROFILE, **options: object) -> Partition:
+def split(
+    graph: Graph, profile: DeviceProfile = PROFILE, margin: float = 0, **options: object
+) -> Partition:
+    """`margin`: what a GPU that is no software has to save."""
     support = verdicts(graph, Target.baseline(), ranges=ranges(graph))
-    options = {"has_cpu": lambda n: True, "margin": 0.0, **options}
-    return partition(graph, support, profile, **options)  # type: ignore
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(choice, "MARGIN", margin)
+        return partition(graph, support, profile, **options)  # type: ignore
 
 
 def devices(found: Partition) -> dict[str, str]:
@@ -158,7 +162,7 @@ def test_fused_launches_are_saved_on_a_forest() -> None:
     calc(b, ("left", "right"), "bottom", 1)
     graph = b.graph("bottom")
     support = dict.fromkeys(("top", "left", "right", "bottom"), Support(True))
-    model = build_model(graph, support, {}, PROFILE, may_fuse=lambda a, b: True)
+    model = build_cost_model(graph, support, {}, PROFILE, may_fuse=lambda a, b: True)
     assert [(s.first, s.second, s.saved_ns) for s in model.savings] == [
         (0, 1, 100 + 16),
         (0, 2, 100 + 16),
@@ -170,7 +174,7 @@ def test_fused_launches_are_saved_on_a_forest() -> None:
 def test_two_kernels_never_become_one() -> None:
     graph = chain(*[("Calc", 1)] * 5)
     keys = [n.key for n in graph.nodes]
-    model = build_model(
+    model = build_cost_model(
         graph,
         dict.fromkeys(keys, Support(True)),
         {},
@@ -220,7 +224,7 @@ def test_views_cost_nothing_and_follow_their_neighbours() -> None:
 
 def test_views_alone_need_no_submit() -> None:
     graph = chain(("Look", 0), ("Look", 0))
-    model = build_model(graph, dict.fromkeys(("n0", "n1"), Support(True)), {}, PROFILE)
+    model = build_cost_model(graph, dict.fromkeys(("n0", "n1"), Support(True)), {}, PROFILE)
     assert model.total_ns({0, 1}) == 216 + 116
     assert model.total_ns(frozenset()) == 0
 
@@ -249,24 +253,11 @@ def test_require_gpu_lists_nodes_and_reasons() -> None:
     assert "node_0" not in message
 
 
-def test_a_node_without_cpu_implementation_goes_to_the_gpu_or_is_refused() -> None:
-    graph = chain(("Calc", 0), ("Host", 0))
-    support = verdicts(graph, Target.baseline(), ranges=ranges(graph))
-    found = partition(graph, support, PROFILE, has_cpu=lambda n: n.op_type == "Host")
-    assert devices(found) == {"n0": "gpu", "n1": "cpu"}
-    with pytest.raises(UnsupportedOpError, match="only the CPU may be used"):
-        partition(graph, support, PROFILE, device="cpu", has_cpu=lambda n: n.op_type == "Host")
-    with pytest.raises(UnsupportedOpError, match=r"no CPU implementation of test:Host-23"):
-        partition(graph, support, PROFILE, has_cpu=lambda n: False)
-    with pytest.raises(UnsupportedOpError, match="Host 'node_1'"):
-        partition(graph, support, PROFILE)
-
-
 def test_guards_come_from_gpu_nodes_only() -> None:
     graph = chain(("Calc", 900), ("Calc", 0), ("Host", 0))
     ask = {key: at_least(symbol(key), 1) for key in ("n0", "n1", "n2")}
     support = {key: Support(key != "n2", "no", (guard,)) for key, guard in ask.items()}
-    found = partition(graph, support, PROFILE, has_cpu=lambda n: True)
+    found = partition(graph, support, PROFILE)
     assert devices(found)["n0"] == "gpu"
     placed = [key for key in ask if devices(found)[key] == "gpu"]
     assert found.guards == tuple(ask[key] for key in placed)
@@ -321,13 +312,13 @@ def test_a_slow_gpu_is_left_in_words() -> None:
     software = dataclasses.replace(Target.baseline(), software=True)
     slow = changed(PROFILE, ops_per_s=1_000_000)
     graph = chain(("Calc", 900))
-    found = split(graph, slow, margin=None, target=software)
+    found = split(graph, slow, target=software)
     assert devices(found) == {"n0": "cpu"}
     assert found.decision == (
         "the CPU: the GPU would take 10.0 times as long (0.901 ms with all that can be on the GPU, "
         "0.09 ms on the CPU alone); this GPU is software that runs on the same CPU"
     )
-    large = split(chain(("Calc", 900_000)), slow, margin=None, target=software)
+    large = split(chain(("Calc", 900_000)), slow, target=software)
     assert large.decision.endswith(
         "(900 ms with all that can be on the GPU, 90 ms on the CPU alone); "
         "this GPU is software that runs on the same CPU"
@@ -344,17 +335,11 @@ def test_a_missing_gpu_is_the_reason() -> None:
     assert found.verdicts["n1"].reason != found.verdicts["n0"].reason
 
 
-def test_nodes_that_only_the_gpu_can_run_stay_there() -> None:
-    graph = chain(("Calc", 4))
-    found = split(graph, changed(PROFILE, launch_ns=10**6), margin=0.1, has_cpu=lambda n: False)
-    assert devices(found) == {"n0": "gpu"}
-
-
 # --- optimality ---
 
 
 @st.composite
-def models(draw: st.DrawFn) -> tuple[Model, Graph, DeviceProfile]:
+def models(draw: st.DrawFn) -> tuple[CostModel, Graph, DeviceProfile]:
     """A random graph of up to 9 nodes, with everything that costs drawn too."""
     b = Builder()
     values = [b.input(f"x{i}", (draw(st.integers(1, 60)),)) for i in range(draw(st.integers(1, 2)))]
@@ -376,7 +361,6 @@ def models(draw: st.DrawFn) -> tuple[Model, Graph, DeviceProfile]:
     extra = draw(st.lists(st.sampled_from(values), max_size=2))
     graph = b.graph(*dict.fromkeys([*sorted(dead), *extra]))
     pairs = draw(st.sets(st.tuples(st.sampled_from(values), st.sampled_from(values)), max_size=12))
-    stuck = draw(st.sets(st.sampled_from(values), max_size=1))
     readback = draw(st.integers(0, 200))
     profile = changed(
         PROFILE,
@@ -388,20 +372,19 @@ def models(draw: st.DrawFn) -> tuple[Model, Graph, DeviceProfile]:
         call_ns=draw(st.integers(0, 99)),
     )
     return (
-        build_model(
+        build_cost_model(
             graph,
             support,
             {},
             profile,
             may_fuse=lambda first, second: (first.key, second.key) in pairs,
-            has_cpu=lambda node: node.key not in stuck,
         ),
         graph,
         profile,
     )
 
 
-def cost_by_hand(model: Model, graph: Graph, profile: DeviceProfile, gpu: set[str]) -> int:
+def cost_by_hand(model: CostModel, graph: Graph, profile: DeviceProfile, gpu: set[str]) -> int:
     """What a placement costs, walked value by value from the definition."""
 
     def nbytes(name: str) -> int:
@@ -432,28 +415,27 @@ def cost_by_hand(model: Model, graph: Graph, profile: DeviceProfile, gpu: set[st
 
 
 @given(drawn=models())
-def test_the_cut_is_optimal(drawn: tuple[Model, Graph, DeviceProfile]) -> None:
+def test_the_cut_is_optimal(drawn: tuple[CostModel, Graph, DeviceProfile]) -> None:
     model, graph, profile = drawn
     keys = [node.key for node in model.nodes]
-    fixed = {keys[i] for i in model.only_gpu}
-    movable = [keys[i] for i in range(len(keys)) if i not in model.only_cpu | model.only_gpu]
+    movable = [keys[i] for i in model.possible]
     best = min(
-        cost_by_hand(model, graph, profile, fixed | set(choice))
+        cost_by_hand(model, graph, profile, set(placed))
         for size in range(len(movable) + 1)
-        for choice in itertools.combinations(movable, size)
+        for placed in itertools.combinations(movable, size)
     )
     chosen = minimum_cut(model)
-    assert model.only_gpu <= chosen and not chosen & model.only_cpu
+    assert chosen <= model.possible
     assert cost_by_hand(model, graph, profile, {keys[i] for i in chosen}) == best
     assert model.total_ns(chosen) == best
 
 
 @given(drawn=models(), data=st.data())
 def test_totals_agree_for_every_placement(
-    drawn: tuple[Model, Graph, DeviceProfile], data: st.DataObject
+    drawn: tuple[CostModel, Graph, DeviceProfile], data: st.DataObject
 ) -> None:
     model, graph, profile = drawn
-    free = sorted(set(range(len(model.nodes))) - model.only_cpu)
+    free = sorted(model.possible)
     placed = data.draw(st.sets(st.sampled_from(free))) if free else set()
     keys = {model.nodes[i].key for i in placed}
     assert model.total_ns(placed) >= 0

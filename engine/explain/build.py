@@ -30,7 +30,7 @@ from engine.ops import in_place
 from engine.options import Options
 from engine.partition import Partition
 from engine.passes import PipelineResult
-from engine.placement import Model
+from engine.placement import CostModel
 from engine.plan import Dispatch, Plan
 from engine.schedule import Download, RunCpu, Upload
 
@@ -91,7 +91,7 @@ class _Builder:
     def __init__(
         self,
         plan: Plan,
-        model: Model,
+        model: CostModel,
         binding: Mapping[str, int],
         placed: Partition,
         options: Options,
