@@ -20,6 +20,7 @@ from cpu_fallback.registry import UnsupportedOp, Value
 from cpu_fallback.registry import run as run_op
 
 _CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""`engine.ir.CONTROL_FLOW`, which this folder may not import; a test compares."""
 _DOMAIN_MODULES = {
     "": "onnx.reference.ops",
     "ai.onnx.ml": "onnx.reference.ops.aionnxml",

@@ -1,6 +1,6 @@
 """The compiler: all stages in order. Read this file first.
 
-    Graph -> passes -> verdicts -> partition -> fusion -> schedule (with transfers) -> Plan
+    Graph -> passes -> support -> partition -> fusion -> schedule (with transfers) -> Plan
 
 Everything here is pure: no GPU is touched, and `wgpu` is not imported.
 """
@@ -18,9 +18,9 @@ from engine.dims import Dim, Guard, symbols_of
 from engine.errors import EngineError
 from engine.fusion import fuse
 from engine.fusion_rules import RULES, Weigh, is_elementwise, rule_for
-from engine.groups import Fusion, kernel_inputs
+from engine.groups import Fusion
 from engine.ir import Graph, Node
-from engine.ops import YES, Support, definition, no
+from engine.ops import YES, Support, definition, kernel_inputs, no
 from engine.options import Options
 from engine.partition import Partition, checked_inputs, partition
 from engine.parts import NO_PARTS, RULE, Parts, find_parts
@@ -32,8 +32,8 @@ from engine.progress import tell
 from engine.prologue import Scales
 from engine.ranges import Ranges, ranges
 from engine.schedule import Task, binders, schedule
+from engine.support import gpu_support, reads_no_content, roles, strongest
 from engine.target import Target
-from engine.verdicts import reads_no_content, roles, strongest, verdicts
 
 
 def check_options(options: Options) -> None:
@@ -319,7 +319,7 @@ def _support(
     """Ranges of integers, and whether the GPU can run each node in a call of these options."""
     checked = [n for n in graph.inputs if n not in options.wide_inputs]
     intervals = ranges(graph, checked=checked, held=options.held_inputs)
-    support = verdicts(graph, target, ranges=intervals, binding=binding)
+    support = gpu_support(graph, target, ranges=intervals, binding=binding)
     return intervals, {**support, **_refusals(support, options)}
 
 

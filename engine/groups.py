@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from engine.ir import Graph, Node
-from engine.ops import bound_inputs, definition
+from engine.ops import bound_inputs, definition, kernel_inputs
 from engine.records import dataclass
 
 
@@ -115,13 +115,6 @@ class Kept:
 
 
 ALL_IN_CHAIN = Kept()
-
-
-def kernel_inputs(node: Node) -> tuple[str, ...]:
-    """The inputs of a node that kernels read: all but omitted ones and `OpDef.shape_inputs`."""
-    op = definition(node)
-    planned = op.shape_inputs if op is not None else ()
-    return tuple(n for i, n in enumerate(node.inputs) if n and i not in planned)
 
 
 def boundary(

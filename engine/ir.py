@@ -293,6 +293,15 @@ def _constants(values: Mapping[str, Value]) -> Iterator[str]:
     return (name for name, v in values.items() if v.constant is not None)
 
 
+CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+"""Operators of ONNX that the host drives through their bodies."""
+
+
+def is_control_flow(node: Node) -> bool:
+    """Whether the host drives a node through bodies of its own."""
+    return node.domain == "" and node.op_type in CONTROL_FLOW
+
+
 def sort_nodes(nodes: tuple[Node, ...], known: Iterable[str]) -> tuple[Node, ...]:
     """`nodes` in topological order, stable: the given order is kept where it is valid already.
 

@@ -1,7 +1,7 @@
 """The device of every node, with the reason, what crosses, and what it is predicted to take.
 
-`verdicts` says what the GPU can run, `partition` chooses: by the minimum cut of `engine.placement`,
-or as the caller demands.
+`gpu_support` says what the GPU can run, `partition` chooses: by the minimum cut of
+`engine.placement`, or as the caller demands.
 """
 
 from __future__ import annotations
@@ -22,13 +22,8 @@ from engine.placement import CostModel, MayFuse, Transfer, build_cost_model
 from engine.ranges import Ranges
 from engine.reasons import Entry, group_reasons, names_text
 from engine.records import dataclass
+from engine.support import Role, roles, strongest
 from engine.target import Target
-from engine.verdicts import (
-    Role,
-    data_inputs,
-    roles,
-    strongest,
-)
 
 Where = Literal["gpu", "cpu", "folded", "host-shape"]
 
@@ -118,7 +113,7 @@ def partition(
     """Places every node of `graph` (bodies are not entered).
 
     Args:
-        support: what `verdicts` found.
+        support: what `gpu_support` found.
         device: "auto" takes the split with the least predicted time; "gpu" puts everything there
             that the GPU supports and that is not `roles` work; "cpu" puts nothing there.
         no_gpu: whether "cpu" is only because there is no adapter, which is the reason then.
@@ -240,7 +235,7 @@ def checked_inputs(graph: Graph, found: Partition, ranges: Ranges) -> tuple[str,
     needed: set[str] = set()
     for node in graph.nodes:
         if found.on_gpu(node):
-            for name in (*data_inputs(node, ops.definition(node)), *node.writes):
+            for name in (*ops.kernel_inputs(node), *node.writes):
                 needed |= ranges.assumes(name)
     return tuple(name for name in (*graph.inputs, *graph.captures) if name in needed)
 

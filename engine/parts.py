@@ -17,11 +17,10 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from engine.dims import Dim, evaluate, symbols_of
 from engine.errors import ShapeError
 from engine.fusion_rules import bordered, is_elementwise, rule_for
-from engine.groups import kernel_inputs
 from engine.indexing import Place
 from engine.ir import Graph, Node, TensorType, label
 from engine.layout import storage_of
-from engine.ops import InPlace, NodeView, definition, in_place
+from engine.ops import InPlace, NodeView, definition, in_place, kernel_inputs
 from engine.records import dataclass
 from engine.target import Target
 

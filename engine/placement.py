@@ -41,8 +41,8 @@ from engine.errors import PlanError
 from engine.ir import Graph, Node
 from engine.ops import Support
 from engine.records import dataclass
+from engine.support import Role, reads_no_content, reads_shape_only
 from engine.target import Target
-from engine.verdicts import Role, data_inputs, reads_no_content, reads_shape_only
 
 MayFuse = Callable[[Node, Node], bool]
 
@@ -209,8 +209,7 @@ def cpu_reads(graph: Graph, node: Node) -> tuple[str, ...]:
 
 def gpu_reads(graph: Graph, node: Node) -> tuple[str, ...]:
     """The values that `node` needs in buffers, if it runs on the GPU; constants are there."""
-    inputs = data_inputs(node, ops.definition(node))
-    return tuple(name for name in inputs if graph.constant(name) is None)
+    return tuple(name for name in ops.kernel_inputs(node) if graph.constant(name) is None)
 
 
 def _transfers(

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 ORDER = (
     *("version", "records", "errors", "progress", "dtypes", "dims", "target", "ir", "indexing"),
     *("shader", "windows", "rates", "work", "ops", "importer", "exporter", "passes"),
-    *("intervals", "ranges", "costs", "tuning", "reasons", "options", "verdicts"),
+    *("intervals", "ranges", "costs", "tuning", "reasons", "options", "support"),
     *(
         "placement",
         "choice",

@@ -20,8 +20,8 @@ from engine.ops import NodeView, OpDef, Support
 from engine.partition import Partition, check_all_gpu, checked_inputs, partition
 from engine.placement import CostModel, build_cost_model, minimum_cut
 from engine.ranges import ranges
+from engine.support import gpu_support
 from engine.target import Target
-from engine.verdicts import verdicts
 from engine.work import CpuWork, GpuWork
 from tests.profiles import changed, round_profile
 from tests.small_graphs import Builder
@@ -83,7 +83,7 @@ def split(
     graph: Graph, profile: DeviceProfile = PROFILE, margin: float = 0, **options: object
 ) -> Partition:
     """`margin`: what a GPU that is no software has to save."""
-    support = verdicts(graph, Target.baseline(), ranges=ranges(graph))
+    support = gpu_support(graph, Target.baseline(), ranges=ranges(graph))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choice, "MARGIN", margin)
         return partition(graph, support, profile, **options)  # type: ignore

@@ -9,7 +9,7 @@ import pytest
 
 import engine
 from engine import ops
-from engine.verdicts import is_control_flow
+from engine.ir import is_control_flow
 from tests.real_models import RealModel, real_models
 
 LEAST_SHARE = 0.95

@@ -7,11 +7,10 @@ from collections.abc import Iterator, Sequence
 from engine.compiler import Choices
 from engine.dtypes import STRING
 from engine.explain.report import Price
-from engine.ir import Graph, Node
+from engine.ir import Graph, Node, is_control_flow
 from engine.partition import Partition
 from engine.progress import tell
 from engine.reasons import ReasonGroup, pattern
-from engine.verdicts import is_control_flow
 
 MOST = 12
 """Reasons that are priced, those with the most nodes first: each takes a placement."""

@@ -20,6 +20,7 @@ from onnx.inliner import inline_local_functions
 from engine.errors import ModelError
 from engine.importer.functions import expand
 from engine.importer.lifts import LIFTS, REPAIRS, Context, Rule, graphs_of
+from engine.ir import CONTROL_FLOW
 
 OLDEST, PINNED = 6, 28
 UNCONVERTED = "unconverted."
@@ -28,7 +29,6 @@ MAX_NODES = 2_000_000
 at a kilobyte a node it fills what protobuf can hold. Functions that double each other come to 2^40
 in forty lines."""
 _OPSET, _DONE = "opset.", "converted"
-_WITH_BODIES = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 _ONNX_ERRORS = (
     RuntimeError,
     ValueError,
@@ -102,7 +102,7 @@ def _rename(model: ModelProto, old: str, new: str) -> None:
     """Moves nodes from one domain to another; those with bodies stay in ai.onnx, where the
     converter sees the bodies."""
     for node in _all_nodes(model):
-        if node.domain == old and (new == "" or node.op_type not in _WITH_BODIES):
+        if node.domain == old and (new == "" or node.op_type not in CONTROL_FLOW):
             node.domain = new
     if new:
         _import_domain(model, new)
@@ -144,7 +144,7 @@ def _mark(node: NodeProto, domain: str) -> None:
         for graph in (attribute.g, *attribute.graphs):
             for inner in graph.node:
                 _mark(inner, domain)
-    if node.domain in ("", "ai.onnx") and node.op_type not in _WITH_BODIES:
+    if node.domain in ("", "ai.onnx") and node.op_type not in CONTROL_FLOW:
         node.domain = domain
 
 

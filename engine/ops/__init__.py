@@ -309,14 +309,19 @@ def is_scalar_constant(graph: Graph, name: str) -> bool:
     return tensor.dtype.wgsl in ("f32", "i32", "u32")
 
 
-def bound_inputs(graph: Graph, node: Node) -> tuple[str, ...]:
-    """The inputs of a node for which kernels bind buffers, each once."""
+def kernel_inputs(node: Node) -> tuple[str, ...]:
+    """The inputs of a node that kernels read: all but `OpDef.shape_inputs`, each once."""
     op = definition(node)
-    names = dict.fromkeys(
-        n for i, n in enumerate(node.inputs) if n and (op is None or i not in op.shape_inputs)
-    )
-    inlined = op is not None and (op.elementwise is not None or op.inlines_scalars)
-    return tuple(n for n in names if not (inlined and is_scalar_constant(graph, n)))
+    planned = op.shape_inputs if op is not None else ()
+    return tuple(dict.fromkeys(n for i, n in enumerate(node.inputs) if n and i not in planned))
+
+
+def bound_inputs(graph: Graph, node: Node) -> tuple[str, ...]:
+    """Of these the ones for which kernels bind buffers: not scalars that they have as words."""
+    op, names = definition(node), kernel_inputs(node)
+    if op is None or (op.elementwise is None and not op.inlines_scalars):
+        return names
+    return tuple(n for n in names if not is_scalar_constant(graph, n))
 
 
 _imported = False

@@ -9,16 +9,10 @@ import numpy as np
 
 from engine.errors import EngineError
 from engine.ir import Array, Graph, Node
-from engine.verdicts import CONTROL_FLOW
 
 Shape = tuple[int, ...] | None
 RunBody = Callable[[Graph, Mapping[str, Any]], list[Any]]
 """Runs a body on its inputs by name (captures are added by the callee); returns its outputs."""
-
-
-def is_driven(node: Node) -> bool:
-    """Whether `run_control_flow` knows how to drive a node through its bodies."""
-    return node.domain == "" and node.op_type in CONTROL_FLOW
 
 
 def run_control_flow(

@@ -11,9 +11,8 @@ import numpy as np
 
 from engine import schedule as tasks
 from engine.errors import EngineError
-from engine.ir import Array, Node
+from engine.ir import Array, Node, is_control_flow
 from engine.plan import Plan
-from engine.runtime.control import is_driven
 
 if TYPE_CHECKING:
     from cpu_fallback import registry
@@ -73,7 +72,7 @@ class HostNode:
         )
         self.outputs = tuple((i, n) for i, n in enumerate(node.outputs) if n)
         self.spares = tuple(i for i, n in self.reads if plan.root(n) in drops)
-        self.control_flow = is_driven(node)
+        self.control_flow = is_control_flow(node)
         self._call: registry.Prepared | None = None
 
     @property

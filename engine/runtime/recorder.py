@@ -15,9 +15,9 @@ import numpy as np
 from engine.bind import Binder, Bound
 from engine.dims import evaluate
 from engine.errors import DeviceError, PlanError
-from engine.groups import kernel_inputs
 from engine.ir import Array
 from engine.layout import Storage
+from engine.ops import kernel_inputs
 from engine.plan import Plan
 from engine.progress import tell
 from engine.records import dataclass

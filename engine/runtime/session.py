@@ -21,14 +21,13 @@ from engine.errors import (
     ShapeError,
     UnsupportedOpError,
 )
-from engine.ir import Graph, Node, OptionalType
+from engine.ir import Graph, Node, OptionalType, is_control_flow
 from engine.options import Options, check_device
 from engine.partition import check_all_gpu
 from engine.plan import Plan
 from engine.rates import DeviceProfile
 from engine.runtime import cache, calibrate, start, tunings
 from engine.runtime.constants import ConstantStore
-from engine.runtime.control import is_driven
 from engine.runtime.device import Device, adapters, open_device
 from engine.runtime.face import ModelMetadata, NodeArg, face_of
 from engine.runtime.feeds import Feed, check_feed, has_static_inputs, stand_ins
@@ -452,7 +451,7 @@ def _check_operators(graph: Graph) -> None:
     from engine.ops._fit import is_fits
 
     for _, node in graph.walk():
-        if is_driven(node) or is_fits(node):
+        if is_control_flow(node) or is_fits(node):
             continue
         if registry.exists(node.op_type, node.domain, node.since_version) is None:
             domain = node.domain or "ai.onnx"

@@ -14,9 +14,9 @@ from cpu_fallback import registry
 from engine import ops
 from engine.errors import UnsupportedOpError
 from engine.importer.opsets import OLDEST, PINNED
+from engine.ir import CONTROL_FLOW
 from engine.records import dataclass
 from engine.target import Target
-from engine.verdicts import CONTROL_FLOW
 
 CONTRIB = "com.microsoft"
 DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", CONTRIB)

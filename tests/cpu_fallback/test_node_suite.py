@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from engine.ir import CONTROL_FLOW
 from tests.cpu_fallback.node_cases import direct_cases, failures
 
-CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 DRAWN_FROM_ANOTHER_GENERATOR = {"test_bernoulli", "test_bernoulli_double", "test_bernoulli_seed"}
 
 

@@ -9,10 +9,10 @@ import onnx
 import pytest
 
 from cpu_fallback import reference, registry
+from engine.ir import CONTROL_FLOW
 from tests.cpu_fallback.node_cases import cases_of, failures
 from tests.cpu_fallback.oracle import ort_node
 
-CONTROL_FLOW = {"If", "Loop", "Scan", "SequenceMap"}
 TRAINING_ONLY = {"Gradient"}
 TAIL = ("StringSplit", "TfIdfVectorizer", "RegexFullMatch", "MelWeightMatrix", "Det")
 

@@ -13,8 +13,8 @@ from engine import schedule as tasks
 from engine.compiler import compile_graph, optimise
 from engine.costs import DeviceProfile
 from engine.dims import evaluate, symbols_of
-from engine.groups import kernel_inputs
 from engine.importer import load_model
+from engine.ops import kernel_inputs
 from engine.options import Options
 from engine.plan import Dispatch, Plan
 from engine.runtime.feeds import bind_inputs

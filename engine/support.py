@@ -1,7 +1,7 @@
 """What may run where: which nodes the GPU can take, and which need no device at all.
 
-`verdicts` makes the checks that hold for every operator (dtypes, ranks, limits, int64 ranges), then
-asks the operator's own `supports`. `roles` finds the nodes that only work out sizes.
+`gpu_support` makes the checks that hold for every operator (dtypes, ranks, limits, int64 ranges),
+then asks the operator's own `supports`. `roles` finds the nodes that only work out sizes.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from engine import dims, ops
 from engine.costs import gpu_element_nbytes
 from engine.dims import Dim, Guard
 from engine.errors import ShapeError, in_words
-from engine.ir import Graph, Node, Shape
+from engine.ir import Graph, Node, Shape, is_control_flow
 from engine.ops import NodeView, OpDef, Support
 from engine.ops._agreement import agreements
 from engine.ranges import Ranges
 from engine.target import Target
 
-CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 HOST_SHAPE_SIZE = 64
 """Most elements of a value that counts as a shape."""
 
@@ -28,7 +27,7 @@ Role = Literal["folded", "host-shape"]
 _MIB = 1 << 20
 
 
-def verdicts(
+def gpu_support(
     graph: Graph,
     target: Target,
     *,
@@ -67,11 +66,6 @@ def _support(view: NodeView, ranges: Ranges) -> Support:
     return Support(own.ok, own.reason, (*guards, *own.guards)) if own.ok else own
 
 
-def is_control_flow(node: Node) -> bool:
-    """Whether a node runs bodies of its own."""
-    return bool(node.bodies) or (node.domain == "" and node.op_type in CONTROL_FLOW)
-
-
 def describe_op(node: Node) -> str:
     """The operator for messages: "LSTM-14" or "com.microsoft:FusedMatMul-1"."""
     domain = f"{node.domain}:" if node.domain else ""
@@ -84,7 +78,7 @@ def _checks(view: NodeView, op: OpDef, ranges: Ranges) -> Iterator[str | Guard]:
     for index in op.shape_inputs:
         if view.has(index) and view.const(index) is None and view.dims(index) is None:
             yield f"its input {index} ({node.input(index)!r}) is not known when planning"
-    inputs = data_inputs(node, op)
+    inputs = ops.kernel_inputs(node)
     operands = tuple(dict.fromkeys((*inputs, *node.writes)))
     for name in operands:
         yield from _check_type(view.graph, name, op, is_input=name in inputs)
@@ -100,13 +94,6 @@ def _checks(view: NodeView, op: OpDef, ranges: Ranges) -> Iterator[str | Guard]:
     limit = view.target.max_storage_buffers_per_shader_stage
     if not op.variadic and not op.view and buffers > limit:
         yield f"it needs {buffers} storage buffers, and a kernel may bind {limit}"
-
-
-def data_inputs(node: Node, op: OpDef | None) -> tuple[str, ...]:
-    """The inputs that a kernel reads: all but `shape_inputs`, each once."""
-    skipped = op.shape_inputs if op is not None else ()
-    names = (name for i, name in enumerate(node.inputs) if name and i not in skipped)
-    return tuple(dict.fromkeys(names))
 
 
 def _check_type(graph: Graph, name: str, op: OpDef, *, is_input: bool) -> Iterator[str]:
