@@ -144,15 +144,20 @@ class _Scheduler:
 
     def _gpu_unit(self, group: Group, order: Mapping[str, int]) -> _Unit:
         sizes = self._sizes((*group.inputs, *(n for node in group.nodes for n in node.writes)))
-        needs = frozenset(map(self.root, group.inputs)) | sizes
+        needs = frozenset(map(self.root, group.inputs)) | sizes | self._told_by(group.inputs)
         gives = tuple(dict.fromkeys(map(self.root, group.outputs)))
         return _Unit(order[group.key], group, needs, gives)
 
     def _cpu_unit(self, node: Node, order: Mapping[str, int]) -> _Unit:
-        dims = [d for n in node.reads for d in self._contents(n)]
-        sizes = {self.binders[s][0] for d in dims for s in symbols_of(d) if s in self.binders}
-        needs = frozenset(self.root(n) for n in node.reads) | sizes
+        needs = frozenset(self.root(n) for n in node.reads) | self._told_by(node.reads)
         return _Unit(order[node.key], node, needs, node.writes)
+
+    def _told_by(self, names: Iterable[str]) -> frozenset[str]:
+        """The values whose sizes bind the symbols in the contents of `names`."""
+        dims = [d for n in names for d in self._contents(n)]
+        return frozenset(
+            self.binders[s][0] for d in dims for s in symbols_of(d) if s in self.binders
+        )
 
     def _contents(self, name: str) -> list[Dim]:
         dims = self.graph.values[name].dims

@@ -84,10 +84,9 @@ def _windows(graph: Graph, concat: Node) -> _Windows | None:
     pads = [p for p in pads if is_op(p, "Pad") and graph.consumers.get(p.key, ()) == (concat,)]
     if len(pads) < MIN_PADS or any(graph.is_output(p.key) for p in pads):
         return None
-    axes = [
-        axis for axis in range(len(_shape(graph, concat.key) or ())) if _moves(graph, pads[0], axis)
-    ]
-    if len(axes) != 1:
+    rank = len(_shape(graph, concat.key) or ())
+    axes = [axis for axis in range(rank) if _moves(graph, pads[0], axis)]
+    if len(axes) != 1 or int(concat.attrs["axis"]) % rank == axes[0]:
         return None
     found = [_window(graph, name, axes[0]) for name in concat.inputs]
     sources = {source for source, _ in found}
@@ -164,7 +163,7 @@ def _build(b: Builder, concat: Node, windows: _Windows) -> str | None:
     order.insert(joined, axis)
     taken = (*shape[:axis], count, length, *shape[axis + 1 :])
     target = reshape_target(tuple(taken[k] for k in order), end)
-    if joined == axis or target is None:
+    if target is None:
         return None
     index = np.stack(windows.places)
     source = windows.source

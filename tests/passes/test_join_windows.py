@@ -89,6 +89,11 @@ def test_what_is_kept(old: str, new: str) -> None:
     check_untouched(join_windows, changed)
 
 
+def test_a_cut_of_windows_one_behind_the_other_is_kept() -> None:
+    text = HARMONICS.replace("6, 3] y", "m, n] z").replace("Concat<axis = 3>", "Concat<axis = 2>")
+    check_untouched(join_windows, text.replace("p) }", "p)  z = Slice(y, four, far, axis) }"))
+
+
 @pytest.mark.gpu
 def test_one_kernel_takes_all_windows_whatever_the_other_sizes() -> None:
     """What is in front is computed where the zero is added, what is behind stored in order."""

@@ -72,3 +72,19 @@ def test_a_tensor_whose_size_a_call_tells_is_no_weight() -> None:
             (got,) = made.run(None, {"s": np.array(shape), "x": x})
             np.testing.assert_array_equal(got, x + 1)
         assert ("ConstantOfShape", "gpu") in places(made)
+
+
+COUNTED = """<ir_version: 10, opset_import: ["" : 18]>
+    g (float[a, b] x) => (float[n] y) {
+        found = NonZero(x)  sizes = Shape(found)  f = Cast<to = 1>(sizes)
+        quarter = Constant<value_float = 0.25>()  part = Mul(f, quarter)
+        e = Exp(x)  total = ReduceSum<keepdims = 0>(e)  y = Add(part, total) }"""
+
+
+def test_sizes_that_data_decide_are_numbers_once_they_are_known() -> None:
+    with session(COUNTED) as made:
+        for x in (np.eye(3), np.eye(5), np.zeros((2, 2))):
+            (y,) = made.run(None, {"x": x.astype(np.float32)})
+            sizes = np.array([2, np.count_nonzero(x)])
+            np.testing.assert_allclose(y, sizes / 4 + np.exp(x).sum(), rtol=1e-5)
+        assert ("Mul", "gpu") in places(made)
