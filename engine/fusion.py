@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 
 from engine.fusion_rules import RULES, Weigh, has_epilogue, is_elementwise, rule_for, why_no_border
 from engine.groups import (
+    Aside,
     Fusion,
     Group,
-    Kept,
     Prologue,
     Turned,
     boundary,
@@ -46,8 +46,8 @@ class _Draft:
     repeated: tuple[Node, ...] = ()
 
     @property
-    def kept(self) -> Kept:
-        return Kept(tuple(t.node for t in self.turned), tuple(self.prologues), self.repeated)
+    def aside(self) -> Aside:
+        return Aside(tuple(t.node for t in self.turned), tuple(self.prologues), self.repeated)
 
 
 class _Fuser:
@@ -166,10 +166,10 @@ class _Fuser:
         readers = self.graph.consumers.get(node.outputs[0], ())
         if shape is None or any(self._may_follow(node, after) for after in readers):
             return False
-        kept = draft.kept + Kept((node,))
+        aside = draft.aside + Aside((node,))
         count, before = (
             tensor_count(self.graph, nodes, draft.anchor, self.roots, also)
-            for nodes, also in (([*draft.nodes, node], kept), (draft.nodes, draft.kept))
+            for nodes, also in (([*draft.nodes, node], aside), (draft.nodes, draft.aside))
         )
         if count > max(self.limit, before):
             self.near_misses.append(
@@ -235,14 +235,14 @@ class _Fuser:
         """Why a node can't or should not compute what a draft of elementwise nodes makes."""
         members = {n.key for n in prologue.nodes}
         repeated = self.draft_of[prologue.value].repeated
-        _, outputs = boundary(self.graph, prologue.nodes, self.roots, Kept(repeated=repeated))
+        _, outputs = boundary(self.graph, prologue.nodes, self.roots, Aside(repeated=repeated))
         if outputs != (prologue.value,):
             return "something else reads it, or a part of it, so it is stored anyway"
         if is_needed(self.graph, prologue.value, members | {node.key}, self.roots):
             return "something else reads it, so it is stored anyway"
-        kept = draft.kept + Kept((), (prologue,), repeated)
+        aside = draft.aside + Aside((), (prologue,), repeated)
         nodes = [*prologue.nodes, *draft.nodes]
-        count = tensor_count(self.graph, nodes, node, self.roots, kept)
+        count = tensor_count(self.graph, nodes, node, self.roots, aside)
         if count > self.limit:
             return f"it would need {count} storage buffers, and the device allows {self.limit}"
         return self.weigh(prologue, node)
@@ -274,15 +274,15 @@ class _Fuser:
             return "each already has a kernel of its own"
         nodes = draft.nodes + joined.nodes
         anchor = draft.anchor or joined.anchor
-        kept = draft.kept + joined.kept
-        if set(kept.repeated).intersection(n for p in kept.prologues for n in p.nodes):
+        aside = draft.aside + joined.aside
+        if set(aside.repeated).intersection(n for p in aside.prologues for n in p.nodes):
             return "a kernel would compute the same scalar in front and behind"
-        if anchor is not None and self._loads_what_follows(anchor, nodes, kept.prologues):
+        if anchor is not None and self._loads_what_follows(anchor, nodes, aside.prologues):
             return f"{label(anchor)} needs what would be computed behind it"
-        stored = {n.outputs[0] for n in kept.turned}
+        stored = {n.outputs[0] for n in aside.turned}
         if any(self.roots.get(r, r) in stored for n in nodes for r in n.reads):
             return "it reads in another order what the same kernel would store"
-        count = tensor_count(self.graph, nodes, anchor, self.roots, kept)
+        count = tensor_count(self.graph, nodes, anchor, self.roots, aside)
         if count > self.limit:
             return f"it would need {count} storage buffers, and the device allows {self.limit}"
         if self._reaches_back(draft, joined):
@@ -368,7 +368,7 @@ def fuse(
             continue
         draft = fuser.draft_of[node.key]
         if id(draft) not in groups:
-            inputs, outputs = boundary(graph, draft.nodes, roots, draft.kept)
+            inputs, outputs = boundary(graph, draft.nodes, roots, draft.aside)
             groups[id(draft)] = Group(
                 tuple(draft.nodes),
                 draft.anchor,

@@ -99,33 +99,33 @@ class Fusion:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Aside:
     """Nodes of a group that are not computed in its chain, or in those of other groups too."""
 
     turned: tuple[Node, ...] = ()
     prologues: tuple[Prologue, ...] = ()
     repeated: tuple[Node, ...] = ()
 
-    def __add__(self, other: Kept) -> Kept:
-        return Kept(
+    def __add__(self, other: Aside) -> Aside:
+        return Aside(
             self.turned + other.turned,
             self.prologues + other.prologues,
             self.repeated + other.repeated,
         )
 
 
-ALL_IN_CHAIN = Kept()
+ALL_IN_CHAIN = Aside()
 
 
 def boundary(
-    graph: Graph, nodes: Sequence[Node], roots: Mapping[str, str], kept: Kept
+    graph: Graph, nodes: Sequence[Node], roots: Mapping[str, str], aside: Aside
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The values that nodes of one kernel read from outside, and those that they store."""
     members = {n.key for n in nodes}
     inside = {name for n in nodes for name in n.writes}
-    stored = {n.key for n in kept.turned}
-    loaded = {p.value for p in kept.prologues}
-    unstored = loaded.union(n.outputs[0] for n in kept.repeated)
+    stored = {n.key for n in aside.turned}
+    loaded = {p.value for p in aside.prologues}
+    unstored = loaded.union(n.outputs[0] for n in aside.repeated)
     inputs: dict[str, None] = {}
     for node in nodes:
         used = kernel_inputs(node) if node.key not in stored else ()
@@ -157,16 +157,16 @@ def tensor_count(
     nodes: Sequence[Node],
     anchor: Node | None,
     roots: Mapping[str, str],
-    kept: Kept = ALL_IN_CHAIN,
+    aside: Aside = ALL_IN_CHAIN,
 ) -> int:
     """Storage buffers that one kernel over `nodes` binds.
 
     The anchor binds an input as often as it reads it; each prologue, and the chain, binds its own.
     """
-    inputs, outputs = boundary(graph, nodes, roots, kept)
-    apart = {n.key for n in kept.turned}
+    inputs, outputs = boundary(graph, nodes, roots, aside)
+    apart = {n.key for n in aside.turned}
     count = max(len(outputs), 1)
-    for prologue in kept.prologues:
+    for prologue in aside.prologues:
         apart.update(n.key for n in prologue.nodes)
         read = {name for n in prologue.nodes for name in bound_inputs(graph, n)}
         count += len(read.intersection(inputs))

@@ -23,7 +23,7 @@ from engine.plan import Append, Derived, Dispatch, Variant
 from engine.reach import Reach, reach
 from engine.shader import Fused, Kernel, Placed, preprocess, render
 from engine.target import Target
-from engine.tuning import DEFAULT, Tuning, signature
+from engine.tuning import DEFAULT, Tuning, tuned_as
 
 LOADS = ("load", "load4", "quad", "plane_load", "plane_quad")
 """Accessors by which kernels load."""
@@ -111,13 +111,13 @@ class Lowerer:
             self._dispatch(group, stage, fuse=index == storing)
             for index, stage in enumerate(stages)
         )
-        return [replace(d, signature=known_by, style=style) for d in dispatches]
+        return [replace(d, tuned_as=known_by, style=style) for d in dispatches]
 
     def _style(self, anchor: Node, op: OpDef) -> tuple[str, str]:
         """What tuning knows a node by, and the style that it says."""
         if not op.styles:
             return "", DEFAULT
-        known_by = signature(self.graph, anchor, self.binding)
+        known_by = tuned_as(self.graph, anchor, self.binding)
         return known_by, self.tuning.choose(known_by, op.styles) if known_by else DEFAULT
 
     def _find_loose(

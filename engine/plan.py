@@ -57,7 +57,7 @@ class Dispatch:
         nodes: keys of the graph's nodes that it computes.
         outputs: values that it writes.
         flops, nbytes: operations, and bytes read and written, from which its time is predicted.
-        signature: what tuning knows its operator by; "" if there is nothing to choose.
+        tuned_as: what tuning knows its operator by; "" if there is nothing to choose.
         style: the style of kernel that was chosen; see `engine.tuning`.
     """
 
@@ -68,7 +68,7 @@ class Dispatch:
     outputs: tuple[str, ...]
     flops: Dim = 0
     nbytes: Dim = 0
-    signature: str = ""
+    tuned_as: str = ""
     style: str = ""
 
 

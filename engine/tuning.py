@@ -14,7 +14,7 @@ from engine.ir import Graph, Node
 from engine.records import dataclass
 
 VERSION = 1
-"""Raised when signatures or the meaning of styles change, so that older files are not used."""
+"""Raised when `tuned_as` or the meaning of styles change, so that older files are not used."""
 
 DEFAULT = ""
 """The style that suits integrated and mobile GPUs, and of every operator that has no others."""
@@ -22,13 +22,13 @@ DEFAULT = ""
 
 @dataclass(frozen=True)
 class Tuning:
-    """Styles by `signature`; what is not among them is lowered in the default style."""
+    """Styles by `tuned_as`; what is not among them is lowered in the default style."""
 
     styles: Mapping[str, str] = field(default_factory=dict)
 
-    def choose(self, signature: str, offered: tuple[str, ...]) -> str:
+    def choose(self, tuned: str, offered: tuple[str, ...]) -> str:
         """The style for a node: one that its operator offers, or the default."""
-        style = self.styles.get(signature, DEFAULT)
+        style = self.styles.get(tuned, DEFAULT)
         return style if style in offered else DEFAULT
 
     def merged(self, other: Tuning) -> Tuning:
@@ -42,11 +42,11 @@ class Trial(Tuning):
 
     place: int = 0
 
-    def choose(self, signature: str, offered: tuple[str, ...]) -> str:
+    def choose(self, tuned: str, offered: tuple[str, ...]) -> str:
         return offered[self.place] if self.place < len(offered) else DEFAULT
 
 
-def signature(graph: Graph, node: Node, binding: Mapping[str, int]) -> str:
+def tuned_as(graph: Graph, node: Node, binding: Mapping[str, int]) -> str:
     """What decides the speed of a node's kernels: operator, attributes, types and sizes.
 
     Empty if a size is not in `binding`, or the rank of an input is unknown: nothing is tuned then.

@@ -1,4 +1,4 @@
-"""Tuning: signatures, files, and which style of kernel a node gets."""
+"""Tuning: what operators are known by, files, and which style of kernel a node gets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from engine.parts import NO_PARTS
 from engine.runtime import tunings
 from engine.runtime.device import AdapterInfo
 from engine.target import Target
-from engine.tuning import Trial, Tuning, signature
+from engine.tuning import Trial, Tuning, tuned_as
 from tests.graphs import GraphBuilder, N
 
 KNOWN_BY = "Gemm(float32[3x64], float32[64x32]) alpha=0.5"
@@ -40,10 +40,10 @@ def product() -> Graph:
     return b.graph(["y"])
 
 
-def test_a_signature_names_operator_attributes_types_and_sizes() -> None:
+def test_what_is_tuned_names_operator_attributes_types_and_sizes() -> None:
     graph = product()
-    assert signature(graph, graph.nodes[0], SIZES) == KNOWN_BY
-    assert signature(graph, graph.nodes[0], {}) == "", "a size that nobody knows"
+    assert tuned_as(graph, graph.nodes[0], SIZES) == KNOWN_BY
+    assert tuned_as(graph, graph.nodes[0], {}) == "", "a size that nobody knows"
 
 
 def test_styles_that_an_operator_does_not_offer_are_not_chosen() -> None:
@@ -53,13 +53,13 @@ def test_styles_that_an_operator_does_not_offer_are_not_chosen() -> None:
     assert Trial(place=2).choose("any", ("small", "large")) == ""
 
 
-def test_the_style_of_a_signature_is_lowered() -> None:
+def test_the_style_of_what_is_tuned_is_lowered() -> None:
     def kernels(found: Tuning) -> tuple[str, list[str]]:
         graph = product()
         lowerer = Lowerer(graph, Target.baseline(), lambda n: n, {}, found, SIZES, NO_PARTS)
         (group,) = fuse(graph, lambda node: True, Target.baseline()).groups
         (dispatch,) = lowerer.lower(group)
-        assert dispatch.signature == KNOWN_BY
+        assert dispatch.tuned_as == KNOWN_BY
         return dispatch.style, [k.key for k in lowerer.rendered]
 
     plain, small = kernels(Tuning()), kernels(Tuning({KNOWN_BY: "square-4x4"}))

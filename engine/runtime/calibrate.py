@@ -22,7 +22,7 @@ import wgpu
 from engine.errors import EngineError
 from engine.progress import tell
 from engine.rates import CpuRates, DeviceProfile, GpuRates, load_rates, rates_to_json
-from engine.runtime import kept
+from engine.runtime import adapter_files
 
 if TYPE_CHECKING:
     from engine.runtime.device import Device
@@ -174,12 +174,12 @@ def _kept(
 
 def _file_name(part: str, title: str) -> str:
     """Another one for other adapters, drivers, libraries and versions of the figures."""
-    return kept.file_name(f"{part} {title}", VERSION, np.__version__, wgpu.__version__)
+    return adapter_files.file_name(f"{part} {title}", VERSION, np.__version__, wgpu.__version__)
 
 
 def _store(path: Path, text: str) -> None:
     """Writes the file, and drops the oldest of too many."""
-    kept.write(path, text)
+    adapter_files.write(path, text)
     files = sorted(path.parent.glob("*.json"), key=lambda p: p.stat().st_mtime, reverse=True)
     for old in files[KEPT_FILES:]:
         old.unlink(missing_ok=True)

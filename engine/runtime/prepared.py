@@ -19,11 +19,11 @@ MAX_DECIDED = 16
 
 
 @dataclass(frozen=True)
-class Kept:
+class StoredPlan:
     """A plan that an earlier process made; attributes as those of `Prepared`."""
 
     plan: Plan
-    signature: tuple[Any, ...]
+    key: tuple[Any, ...]
     make_passed: Callable[[], PipelineResult]
     options: Options
     decided: list[Mapping[str, int]]
@@ -34,7 +34,7 @@ class Prepared:
     """A plan with its executor.
 
     Attributes:
-        signature: the kind of call that it is for.
+        key: the kind of call that it is for.
         make_passed: returns what the passes did to get to its graph.
         options: as it was planned with.
         decided: sizes at which its split was found to be the best, or nearly.
@@ -43,7 +43,7 @@ class Prepared:
 
     plan: Plan
     executor: Executor
-    signature: tuple[Any, ...]
+    key: tuple[Any, ...]
     make_passed: Callable[[], PipelineResult]
     options: Options
     decided: list[Mapping[str, int]] = field(default_factory=list)

@@ -24,7 +24,7 @@ from engine.runtime.executor import Executor
 from engine.runtime.face import Traits, traits_of
 from engine.runtime.feeds import bind_inputs, held, kind, specialised, typed, with_contents
 from engine.runtime.garbage import held_back
-from engine.runtime.prepared import MAX_DECIDED, Kept, Prepared
+from engine.runtime.prepared import MAX_DECIDED, Prepared, StoredPlan
 from engine.runtime.probe import Probe
 from engine.runtime.recording import Recording
 from engine.runtime.timing import CallTimes
@@ -211,11 +211,11 @@ class Runner:
         for _, runner in self._bodies.values():
             yield from runner.executed()
 
-    def adopt(self, kept: Kept) -> None:
+    def adopt(self, stored: StoredPlan) -> None:
         """Takes a plan that was made earlier."""
-        executor = Executor(kept.plan, self.device, self.constants, self._run_body)
-        made = (kept.signature, kept.make_passed, kept.options, kept.decided)
-        self.prepared.append(Prepared(kept.plan, executor, *made))
+        executor = Executor(stored.plan, self.device, self.constants, self._run_body)
+        made = (stored.key, stored.make_passed, stored.options, stored.decided)
+        self.prepared.append(Prepared(stored.plan, executor, *made))
 
     def bodies(self, graph: Graph) -> Iterator[tuple[tuple[str, ...], Graph, Plan | None]]:
         """Bodies of the control flow nodes of a plan's graph: where, as written, last plan."""
@@ -271,7 +271,7 @@ class Runner:
         )
         fitting = []
         for prepared in self.prepared:
-            if prepared.signature == key:
+            if prepared.key == key:
                 try:
                     binding = bind_inputs(prepared.plan.graph, feeds, around)
                 except InputError:  # a plan for other sizes alone, unless these fit none

@@ -31,7 +31,7 @@ from engine.plan import Derived, Packed, Plan
 from engine.records import dataclass
 from engine.runtime import cache
 from engine.runtime.face import Face
-from engine.runtime.prepared import Kept, Prepared
+from engine.runtime.prepared import Prepared, StoredPlan
 
 if TYPE_CHECKING:
     from engine.passes import PipelineResult
@@ -60,7 +60,7 @@ class Start:
     """
 
     face: Face
-    plans: tuple[Kept, ...]
+    plans: tuple[StoredPlan, ...]
     names: tuple[tuple[Array, str], ...]
 
 
@@ -130,14 +130,14 @@ def _sources(place: str) -> Iterator[tuple[str, os.stat_result]]:
 
 def keep(name: str, face: Face, prepared: Sequence[Prepared]) -> None:
     """Has plans kept, as soon as the cache writes."""
-    found = [(p.plan, p.signature, p.passed, p.options, list(p.decided)) for p in prepared]
+    found = [(p.plan, p.key, p.passed, p.options, list(p.decided)) for p in prepared]
     cache.later(lambda: _write(name, face, found[:MAX_PLANS]))
 
 
 def _write(name: str, face: Face, found: Sequence[tuple[Any, ...]]) -> None:
     plans = tuple(
-        (_portable(plan), signature, _texts(passed), options, decided)
-        for plan, signature, passed, options, decided in found
+        (_portable(plan), key, _texts(passed), options, decided)
+        for plan, key, passed, options, decided in found
     )
     try:
         text, arrays = serialize.dump((face, plans))
@@ -211,9 +211,9 @@ def _array(content: memoryview, dtype: str, shape: list[int], offset: int) -> Ar
 
 def _kept(
     plan: Plan,
-    signature: tuple[Any, ...],
+    key: tuple[Any, ...],
     texts: tuple[Any, ...],
     options: Options,
     decided: list[Mapping[str, int]],
-) -> Kept:
-    return Kept(plan, signature, lambda: _passed(plan.graph, texts), options, decided)
+) -> StoredPlan:
+    return StoredPlan(plan, key, lambda: _passed(plan.graph, texts), options, decided)

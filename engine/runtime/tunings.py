@@ -10,7 +10,7 @@ import platformdirs
 
 from engine import tuning
 from engine.errors import EngineError
-from engine.runtime import kept
+from engine.runtime import adapter_files
 from engine.runtime.device import AdapterInfo
 from engine.target import Target
 from engine.tuning import Tuning
@@ -56,7 +56,7 @@ def resolve(
 
 def user_file(info: AdapterInfo, target: Target, folder: Path | None = None) -> Path:
     """The file of an adapter, its driver, and the features that kernels may use."""
-    name = kept.file_name(info.title, tuning.VERSION, sorted(target.features))
+    name = adapter_files.file_name(info.title, tuning.VERSION, sorted(target.features))
     return (folder or user_folder()) / name
 
 
@@ -72,4 +72,4 @@ def keep(found: Tuning, path: Path, adapter: str, features: frozenset[str]) -> N
     except EngineError as error:
         log.warning("writing tuned kernels anew: %s", error)
         before = Tuning()
-    kept.write(path, tuning.to_json(before.merged(found), adapter, features))
+    adapter_files.write(path, tuning.to_json(before.merged(found), adapter, features))

@@ -20,7 +20,10 @@ GAIN = 0.95
 """A style is taken if its time is at most this share of the default's, twice measured."""
 
 Times = dict[str, float]
-"""Least milliseconds of all dispatches of a signature in a call."""
+"""Least milliseconds in a call of all dispatches that are tuned as one; see `tuned_as`."""
+
+Measure = Callable[[Tuning, str], tuple[Times, Plan]]
+"""Measures calls in a tuning; the text says which. Returns: the times, and the plan that ran."""
 
 
 @dataclass(frozen=True)
@@ -28,14 +31,14 @@ class Choice:
     """What was found for one operator with its attributes, types and sizes.
 
     Attributes:
-        signature: see `engine.tuning.signature`.
+        tuned_as: see `engine.tuning.tuned_as`.
         count: how many nodes of the model have it.
         style: the fastest.
         default_ms, style_ms: all of them in one call, in the default style and in that one.
         measured: styles that were measured, with their times.
     """
 
-    signature: str
+    tuned_as: str
     count: int
     style: str
     default_ms: float
@@ -100,16 +103,7 @@ def tune(
     offered = _offered(plan)
     all_rounds = max((len(styles) for styles, _ in offered.values()), default=0)
     found, rounds = _measure_styles(measured, plan, offered, all_rounds, deadline)
-    better = {
-        s: min(styles, key=styles.__getitem__)
-        for s, styles in found.items()
-        if styles and min(styles.values()) <= GAIN * default[s]
-    }
-    again, tuned = default, default
-    if better:
-        tuned, _ = measured(Tuning(better), "the fastest styles")
-        again = _least(default, measured(Tuning(), "default style again")[0])
-        better = {s: style for s, style in better.items() if tuned[s] <= GAIN * again[s]}
+    better, again, tuned = _fastest(measured, default, found)
     choices = [
         Choice(
             s,
@@ -130,14 +124,34 @@ def tune(
     )
 
 
+def _fastest(
+    measured: Measure, default: Times, found: Mapping[str, Times]
+) -> tuple[dict[str, str], Times, Times]:
+    """The styles that are faster than the default, measured alone and all together.
+
+    Returns: them, and the times in a call of the default style and of the fastest ones.
+    """
+    better = {
+        s: min(styles, key=styles.__getitem__)
+        for s, styles in found.items()
+        if styles and min(styles.values()) <= GAIN * default[s]
+    }
+    if not better:
+        return better, default, default
+    tuned, _ = measured(Tuning(better), "the fastest styles")
+    again = _least(default, measured(Tuning(), "default style again")[0])
+    better = {s: style for s, style in better.items() if tuned[s] <= GAIN * again[s]}
+    return better, again, tuned
+
+
 def _measure_styles(
-    measured: Callable[[Tuning, str], tuple[Times, Plan]],
+    measured: Measure,
     plan: Plan,
     offered: Mapping[str, tuple[tuple[str, ...], int]],
     all_rounds: int,
     deadline: float,
 ) -> tuple[dict[str, dict[str, float]], int]:
-    """Milliseconds by signature and style, and how many rounds there was time for.
+    """Milliseconds by what is tuned as one and by style, and how many rounds there was time for.
 
     In a round every operator has its next style; kernels that were measured already are not again.
     """
@@ -147,16 +161,16 @@ def _measure_styles(
         if time.perf_counter() > deadline:
             return found, place
         times, plan = measured(Trial(place=place), f"style {place + 1} of {all_rounds}")
-        for signature, kernels in _kernels(plan).items():
-            styles, _ = offered.get(signature, ((), 0))
-            if place < len(styles) and kernels not in made[signature]:
-                made[signature].add(kernels)
-                found[signature][styles[place]] = times[signature]
+        for tuned_as, kernels in _kernels(plan).items():
+            styles, _ = offered.get(tuned_as, ((), 0))
+            if place < len(styles) and kernels not in made[tuned_as]:
+                made[tuned_as].add(kernels)
+                found[tuned_as][styles[place]] = times[tuned_as]
     return found, all_rounds
 
 
 def _call_times(session: InferenceSession, feeds: Mapping[str, Any]) -> tuple[Times, Plan]:
-    """Milliseconds by signature of one call, "" for all else, and the plan that ran."""
+    """Milliseconds of one call by what is tuned as one, "" for the rest, and the plan that ran."""
     with session.recording() as recording:
         session.run(None, feeds)
     kernels: list[Event] = [e for e in recording.events if e.kind == "kernel"]
@@ -164,16 +178,16 @@ def _call_times(session: InferenceSession, feeds: Mapping[str, Any]) -> tuple[Ti
         raise DeviceError("no kernel of this model runs on the GPU, so there is nothing to tune")
     times: Times = defaultdict(float)
     for event in kernels:
-        times[event.plan.dispatches[event.dispatch].signature] += event.elapsed_ns / 1e6
+        times[event.plan.dispatches[event.dispatch].tuned_as] += event.elapsed_ns / 1e6
     return dict(times), session.plan(feeds)
 
 
 def _kernels(plan: Plan) -> dict[str, tuple[tuple[str, ...], ...]]:
-    """Hashes of the kernels of each dispatch by signature: equal ones need no measuring twice."""
+    """Hashes of kernels by what is tuned as one: equal ones need no measuring twice."""
     found: dict[str, tuple[tuple[str, ...], ...]] = defaultdict(tuple)
     for dispatch in plan.dispatches:
         keys = tuple(plan.kernels[v.kernel].key for v in dispatch.variants)
-        found[dispatch.signature] += (keys,)
+        found[dispatch.tuned_as] += (keys,)
     return found
 
 
@@ -182,15 +196,15 @@ def _least(one: Times, other: Times) -> Times:
 
 
 def _offered(plan: Plan) -> dict[str, tuple[tuple[str, ...], int]]:
-    """Styles and number of nodes by signature."""
+    """Styles and number of nodes by what is tuned as one."""
     found: dict[str, tuple[tuple[str, ...], int]] = {}
     seen = set()
     for dispatch in plan.dispatches:
-        if not dispatch.signature or dispatch.nodes in seen:
+        if not dispatch.tuned_as or dispatch.nodes in seen:
             continue
         seen.add(dispatch.nodes)
         definitions = (definition(plan.graph.producer[key]) for key in dispatch.nodes)
         styles = next(op.styles for op in definitions if op is not None and op.styles)
-        _, count = found.get(dispatch.signature, ((), 0))
-        found[dispatch.signature] = (styles, count + 1)
+        _, count = found.get(dispatch.tuned_as, ((), 0))
+        found[dispatch.tuned_as] = (styles, count + 1)
     return found

@@ -13,7 +13,7 @@ from engine.tools.tune import Tuned
 _USUAL = re.compile(
     r" (?:(?:dilations|strides)=\[1(?:, 1)*\]|pads=\[0(?:, 0)*\]|group=1(?!\d)|auto_pad=NOTSET)"
 )
-"""Attributes of a signature that say what holds without them."""
+"""Attributes in what an operator is tuned as, which say what holds without them."""
 _NARROW = 100
 """Columns of a terminal below which the second fastest style is left out."""
 
@@ -40,7 +40,7 @@ def table(found: Tuned, top: int, width: int) -> Table:
         others = sorted((ms, name) for name, ms in choice.measured.items() if name != choice.style)
         following = ", ".join(f"{name} {ms:.2f}" for ms, name in others[:1])
         made.add_row(
-            Text(_USUAL.sub("", choice.signature)),
+            Text(_USUAL.sub("", choice.tuned_as)),
             str(choice.count),
             f"{choice.default_ms:.2f}",
             f"{choice.style_ms:.2f}" if choice.style else "-",

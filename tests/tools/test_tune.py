@@ -66,17 +66,17 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
         plan = session.plan(feeds)
         found: dict[str, float] = {}
         for d in plan.dispatches:
-            fast = d.style == "square-4x4" and d.signature == LARGE
-            found[d.signature] = found.get(d.signature, 0.0) + (2.0 if fast else 8.0)
+            fast = d.style == "square-4x4" and d.tuned_as == LARGE
+            found[d.tuned_as] = found.get(d.tuned_as, 0.0) + (2.0 if fast else 8.0)
         return found, plan
 
     monkeypatch.setattr(tune_module, "_call_times", times)
 
 
-def test_the_fastest_style_of_each_signature_is_found(model: Path, clock: None) -> None:
+def test_the_fastest_style_of_each_is_found(model: Path, clock: None) -> None:
     found = tune(model, feeds_of, repeats=1)
     assert found.tuning.styles == {LARGE: "square-4x4"}
-    assert [(c.signature, c.count, c.style) for c in found.choices] == [
+    assert [(c.tuned_as, c.count, c.style) for c in found.choices] == [
         (SMALL, 2, ""),
         (LARGE, 1, "square-4x4"),
     ]
@@ -91,7 +91,7 @@ def test_the_table_fits_a_terminal(model: Path, clock: None, width: int) -> None
     found = tune(model, feeds_of, repeats=1)
     conv = "Conv(float32[1x3x9x9], float32[8x3x3x3]) dilations=[1, 1] group=1 pads=[0, 0, 0, 0]"
     conv += " group=16 strides=[1, 2]"
-    found = replace(found, choices=(replace(found.choices[0], signature=conv),))
+    found = replace(found, choices=(replace(found.choices[0], tuned_as=conv),))
     out = Console(width=width, file=io.StringIO())
     out.print(table(found, 10, width))
     lines = out.file.getvalue().splitlines()  # type: ignore[attr-defined]
@@ -135,7 +135,7 @@ def test_a_file_for_other_machines(model: Path, clock: None, tmp_path: Path) -> 
 
 def test_real_times_are_measured(model: Path) -> None:
     found = tune(model, feeds_of, repeats=1, budget_s=0)
-    assert {c.signature for c in found.choices} == {SMALL, LARGE}
+    assert {c.tuned_as for c in found.choices} == {SMALL, LARGE}
     assert 0 < sum(c.default_ms for c in found.choices) <= found.default_ms < 1e4
 
 

@@ -1,4 +1,4 @@
-"""Kept: text files about an adapter, in the user's folders: measured speeds and tuned kernels."""
+"""Text files about an adapter, in the user's folders: measured speeds and tuned kernels."""
 
 from __future__ import annotations
 
