@@ -33,7 +33,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) n
 
 
 @pytest.fixture(autouse=True)
-def test_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_file(monkeypatch: pytest.MonkeyPatch) -> None:
     real = template.source
     monkeypatch.setattr(template, "source", lambda s: TEMPLATE if s == "test" else real(s))
 

@@ -190,31 +190,34 @@ def test_kernels_that_may_not_be_used_are_not_dispatched(
 def test_one_device_does_if_the_adapter_gives_no_other(
     device: Device, kernels: tuple[Kernel, ...], seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked: list[Device] = []
+
     def refuse(self: Device) -> Device:
+        asked.append(self)
         raise DeviceError("one is enough")
 
     late(monkeypatch, True, cores=4)
     monkeypatch.setattr(Device, "another", refuse)
     device.compile_ahead((k, b"") for k in kernels)
     assert [device.pipeline(kernel).kernel for kernel in kernels] == list(kernels)
-    assert set(seen.submits) == {device}
+    assert set(asked) == set(seen.submits) == {device}
 
 
 def test_a_further_device_that_is_lost_does_no_harm(
     device: Device, kernels: tuple[Kernel, ...], seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    another = Device.another
+    another, made = Device.another, list[Device]()
 
     def lost(self: Device) -> Device:
-        made = another(self)
-        made.wgpu.destroy()
-        return made
+        made.append(another(self))
+        made[-1].wgpu.destroy()
+        return made[-1]
 
     late(monkeypatch, True)
     monkeypatch.setattr(Device, "another", lost)
     device.compile_ahead((k, b"") for k in kernels)
     assert [device.pipeline(kernel).kernel for kernel in kernels] == list(kernels)
-    assert not device.lost
+    assert len(made) == 1 and not device.lost
 
 
 def test_a_call_compiles_with_the_words_that_it_dispatches_with(
