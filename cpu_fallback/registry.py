@@ -92,7 +92,7 @@ NO_MEMO = Memo(room=0)
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedNode:
     """A node ready to be called: the operator is looked up and the attributes are set.
 
     Attributes:
@@ -228,7 +228,7 @@ def prepare(
     attrs: Mapping[str, object],
     n_outputs: int,
     constants: Collection[int] = (),
-) -> Prepared:
+) -> PreparedNode:
     """A node for many calls; arguments and errors as of `run`.
 
     Args:
@@ -244,7 +244,7 @@ def prepare(
                 reference.run(op_type, domain, since_version, attrs, list(values), n_outputs)
             )
 
-        return Prepared(op_type, refer, n_outputs, False)
+        return PreparedNode(op_type, refer, n_outputs, False)
     keywords: dict[str, Any] = {k: value for k, value in attrs.items() if k in op.attributes}
     if len(keywords) < len(attrs):
         _refuse_unknown(op, since_version, attrs)
@@ -253,7 +253,7 @@ def prepare(
     if "memo" in op.services:
         keywords["memo"] = Memo(frozenset(constants))
     function = functools.partial(op.function, **keywords) if keywords else op.function
-    return Prepared(op_type, function, n_outputs, "spare" in op.services)
+    return PreparedNode(op_type, function, n_outputs, "spare" in op.services)
 
 
 def _as_value(value: Any) -> Value:

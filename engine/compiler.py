@@ -29,7 +29,7 @@ from engine.placement import CostModel, MayFuse, build_cost_model
 from engine.plan import Append, Plan
 from engine.planner import build_plan, view_roots
 from engine.progress import tell
-from engine.prologue import Scales
+from engine.prologue import PrologueCosts
 from engine.ranges import Ranges, ranges
 from engine.schedule import Task, binders, schedule
 from engine.support import gpu_support, reads_no_content, roles, strongest
@@ -84,7 +84,7 @@ def compile_graph(
     live = _live_nodes(graph, on_gpu, views, symbols)
     appends = _appends(graph, options, on_gpu & live)
     parts = _parts(graph, options, target, on_gpu & live, live, roots, symbols, binding, appends)
-    weigh = Scales(graph, binding, target, profile)
+    weigh = PrologueCosts(graph, binding, target, profile)
     fused = _fused(graph, options, target, on_gpu & live, appends, parts, roots, weigh)
     sizes = frozenset(n for n, v in graph.values.items() if v.dims is not None)
     scheduled = _scheduled(graph, fused, live - on_gpu - views, sizes, symbols, roots)
@@ -125,8 +125,8 @@ def _fused(
     weigh: Weigh,
 ) -> Fusion:
     """The groups of the nodes `on_gpu`, and what they save, what is done in place among it."""
-    alone = {*appends, *parts.copied}
-    found = fuse(graph, lambda n: n.key in on_gpu, target, options.disable, alone, roots, weigh)
+    single = {*appends, *parts.copied}
+    found = fuse(graph, lambda n: n.key in on_gpu, target, options.disable, single, roots, weigh)
     return replace(
         found,
         applied=found.applied + parts.applied,
@@ -249,7 +249,7 @@ class Choices:
         self.profile = profile
         self.binding = binding
         _, self.support = _support(self.graph, options, target, binding)
-        self._weigh = Scales(self.graph, binding, target, profile)
+        self._weigh = PrologueCosts(self.graph, binding, target, profile)
 
     def model(self) -> CostModel:
         """What each node costs on either device, and each transfer."""
@@ -295,7 +295,7 @@ def _place(
         profile,
         device=options.device,
         no_gpu=options.no_gpu,
-        may_fuse=_may_fuse(graph, options, Scales(graph, binding, target, profile)),
+        may_fuse=_may_fuse(graph, options, PrologueCosts(graph, binding, target, profile)),
         anchors=_anchors(graph),
         in_place=_free(graph, support, options, target, binding),
         binding=binding,

@@ -58,7 +58,7 @@ class _Fuser:
         graph: Graph,
         target: Target,
         disable: Collection[str],
-        alone: Collection[str],
+        single: Collection[str],
         roots: Mapping[str, str],
         weigh: Weigh,
         on_gpu: Callable[[Node], bool],
@@ -71,7 +71,7 @@ class _Fuser:
         self.roots = roots
         self.weigh = weigh
         self.turned: set[str] = set()
-        self.alone = set(alone)
+        self.single = set(single)
         self.limit = target.max_storage_buffers_per_shader_stage
         self.enabled = {name for name, _ in RULES} - set(disable)
         self.order = {name: i for i, n in enumerate(graph.nodes) for name in n.writes}
@@ -81,7 +81,7 @@ class _Fuser:
 
     def add(self, node: Node) -> None:
         shape = None
-        on_gpu = self.on_gpu(node) and node.key not in self.alone
+        on_gpu = self.on_gpu(node) and node.key not in self.single
         if on_gpu and node.op_type == "Pad" and not node.domain and self._is_border(node):
             self.borders[node.outputs[0]] = node
             return
@@ -130,7 +130,7 @@ class _Fuser:
         return all(
             is_elementwise(r)
             and self.on_gpu(r)
-            and r.key not in self.alone
+            and r.key not in self.single
             and (made := self.graph.tensor(r.outputs[0])) is not None
             and made.shape not in (None, tensor.shape)
             for r in readers
@@ -149,7 +149,7 @@ class _Fuser:
                 if op is not None and op.border is not None:
                     self.near_misses.append(f"{label(pad)} not in {label(reader)}: {found}")
                 return False
-            if not self.on_gpu(reader) or reader.key in self.alone:
+            if not self.on_gpu(reader) or reader.key in self.single:
                 return False
         return True
 
@@ -343,7 +343,7 @@ def fuse(
     on_gpu: Callable[[Node], bool],
     target: Target,
     disable: Collection[str] = (),
-    alone: Collection[str] = (),
+    single: Collection[str] = (),
     roots: Mapping[str, str] | None = None,
     weigh: Weigh = _free,
 ) -> Fusion:
@@ -354,12 +354,12 @@ def fuse(
         on_gpu: which nodes the partition put on the GPU.
         target: for the number of storage buffers a kernel may bind.
         disable: names of `RULES` not to use.
-        alone: keys of nodes to keep in groups of their own.
+        single: keys of nodes to keep in groups of their own.
         roots: views to the values whose buffers they share.
         weigh: what a prologue is worth; by default it always pays.
     """
     roots = roots or {}
-    fuser = _Fuser(graph, target, disable, alone, roots, weigh, on_gpu)
+    fuser = _Fuser(graph, target, disable, single, roots, weigh, on_gpu)
     for node in graph.nodes:
         fuser.add(node)
     groups: dict[int, Group] = {}

@@ -25,8 +25,8 @@ DIVISION_OPS = 20
 """Operations that a division of integers takes, as GPUs have no instruction for it."""
 
 
-class Scales:
-    """Weighs prologues (`fusion.Weigh`) at the sizes of one binding."""
+class PrologueCosts:
+    """Weighs prologues (`fusion_rules.Weigh`) at the sizes of one binding."""
 
     def __init__(
         self, graph: Graph, binding: Mapping[str, int], target: Target, profile: DeviceProfile

@@ -11,7 +11,7 @@ from engine.costs import DeviceProfile
 from engine.fusion import Fusion, fuse
 from engine.groups import Prologue
 from engine.ir import Graph
-from engine.prologue import Scales
+from engine.prologue import PrologueCosts
 from engine.target import Target
 from tests.graphs import GraphBuilder, N
 
@@ -155,10 +155,10 @@ def pointwise(channels: int, size: int, outputs: int) -> tuple[Graph, Fusion, De
 @pytest.mark.parametrize(("outputs", "pays"), [(16, True), (4096, False)])
 def test_it_pays_where_few_tiles_load_an_element(outputs: int, pays: bool) -> None:
     graph, found, profile = pointwise(64, 56, outputs)
-    scales = Scales(graph, {}, Target.baseline(), profile)
+    why_not = PrologueCosts(graph, {}, Target.baseline(), profile)
     (group,) = found.groups
     assert group.anchor is not None
-    reason = scales(group.prologues[0], group.anchor)
+    reason = why_not(group.prologues[0], group.anchor)
     assert (reason == "") == pays
     if not pays:
         assert reason.startswith("it loads each element 512 times, which would add ")
@@ -169,8 +169,8 @@ def test_it_pays_on_a_gpu_and_not_in_software() -> None:
     (group,) = found.groups
     assert group.anchor is not None
     for name, pays in (("integrated", True), ("lavapipe", False)):
-        scales = Scales(graph, {}, Target.baseline(), DeviceProfile.builtin(name))
-        assert (scales(group.prologues[0], group.anchor) == "") == pays
+        why_not = PrologueCosts(graph, {}, Target.baseline(), DeviceProfile.builtin(name))
+        assert (why_not(group.prologues[0], group.anchor) == "") == pays
 
 
 def test_open_sizes_are_those_of_the_first_call() -> None:
@@ -182,8 +182,8 @@ def test_open_sizes_are_those_of_the_first_call() -> None:
     (group,) = fuse_all(graph).groups
     assert group.anchor is not None
     for size, pays in ((4, True), (10**6, False)):
-        scales = Scales(graph, {str(N): size}, Target.baseline(), slow)
-        assert (scales(group.prologues[0], group.anchor) == "") == pays
+        why_not = PrologueCosts(graph, {str(N): size}, Target.baseline(), slow)
+        assert (why_not(group.prologues[0], group.anchor) == "") == pays
 
 
 def padded_by(mode: str, *extra: str) -> GraphBuilder:
@@ -219,7 +219,7 @@ def test_each_reader_does_a_pad() -> None:
         (padded_by("edge", "Neg").graph(["c", "e0"]), {}),
         (padded_by("edge").graph(["c", "p"]), {}),
         (padded_by("edge").graph(["c"]), {"disable": ["border"]}),
-        (padded_by("edge").graph(["c"]), {"alone": ["p"]}),
+        (padded_by("edge").graph(["c"]), {"single": ["p"]}),
         (padded_by("constant").graph(["c"]), {}),
     ],
     ids=["another kernel", "an output", "disabled", "alone", "zeros"],

@@ -24,7 +24,7 @@ from engine.runtime.constants import ConstantStore
 from engine.runtime.context import ExecutionContext, WideInputError
 from engine.runtime.control import run_control_flow
 from engine.runtime.device import Device
-from engine.runtime.host import HostNode, around, described, last_reads
+from engine.runtime.host import HostNode, described, last_reads, numpy_threads
 from engine.runtime.indices import index_reads
 from engine.runtime.probe import Observed, Probe
 from engine.runtime.recorder import Recorder
@@ -82,7 +82,7 @@ class Executor:
         self._steps = _run_steps(plan)
         on_host = [s.nodes for s in self._steps if isinstance(s, _OnHost)]
         self._on_host = {node.key: "cpu" for nodes in on_host for node in nodes}
-        self._around = around(plan, len(self._on_host), device)
+        self._threads = numpy_threads(plan, len(self._on_host), device)
         self._host_reads = frozenset(
             plan.root(n) for s in plan.steps if isinstance(s, tasks.RunCpu) for n in s.node.reads
         )
@@ -126,7 +126,7 @@ class Executor:
             }
             context.on_device = frozenset(on_device)
         self._bind(context, 0)
-        with np.errstate(all="ignore"), self._around:
+        with np.errstate(all="ignore"), self._threads:
             for step in self._steps:
                 if isinstance(step, _OnHost):
                     self._run_nodes(context, step.nodes)

@@ -25,7 +25,7 @@ LONG_MS = 0.5
 """Where nodes take so long in the mean, threads of ours gain more than OpenBLAS's."""
 
 
-def around(plan: Plan, count: int, device: object) -> AbstractContextManager[object]:
+def numpy_threads(plan: Plan, count: int, device: object) -> AbstractContextManager[object]:
     """What surrounds the `count` nodes of a plan on the host: it decides whose threads help them.
 
     Beside a device they are ours: OpenBLAS's spin, and software GPUs need the cores.
@@ -73,10 +73,10 @@ class HostNode:
         self.outputs = tuple((i, n) for i, n in enumerate(node.outputs) if n)
         self.spares = tuple(i for i, n in self.reads if plan.root(n) in drops)
         self.control_flow = is_control_flow(node)
-        self._call: registry.Prepared | None = None
+        self._call: registry.PreparedNode | None = None
 
     @property
-    def call(self) -> registry.Prepared:
+    def call(self) -> registry.PreparedNode:
         """The operator, looked up when it is first needed. Raises: as `registry.run`."""
         if self._call is None:
             from cpu_fallback import registry
@@ -127,7 +127,7 @@ class HostNode:
     def _spare(self, inputs: list[Any]) -> int | None:
         """Position of an input whose memory nobody else holds."""
         for index in self.spares:
-            if alone(inputs, index):
+            if is_unshared(inputs, index):
                 return index
         return None
 
@@ -180,7 +180,7 @@ _ONE_HOLDER = _holders([np.empty(1)], 0)
 _ONE_BASE_HOLDER = _base_holders(np.empty(2)[1:])
 
 
-def alone(items: Sequence[Any], index: int) -> bool:
+def is_unshared(items: Sequence[Any], index: int) -> bool:
     """Whether nothing but `items` refers to the memory of the array `items[index]`."""
     array = items[index]
     if not isinstance(array, np.ndarray) or array.nbytes < MIN_SPARE_NBYTES:

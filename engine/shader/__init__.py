@@ -8,7 +8,7 @@ A shader file is plain WGSL with three constructs, all comments or `string.Templ
 
 Tensors are declared as `@group(0) @binding(0) var<storage, read> x: array<T>;` and reached through
 `load_x(i)`, `load4_x(i)`, `store_y(i, v)` and `store4_y(i, v)` only: `render` writes the real
-declaration and these functions for the `Element` that the value has in its buffer. `i` counts
+declaration and these functions for how the elements of the value lie in its buffer. `i` counts
 elements in row-major order; the `4` forms take four neighbours from an `i` that 4 divides.
 `quad_x(q)` is `load4_x(4 * q)` for hot loops: GPUs then need one instruction for its place, not
 three, and `plane_quad_x(p, q)` the same for elements of plane p. A file that calls `repeat_index()`

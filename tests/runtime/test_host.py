@@ -9,7 +9,7 @@ from cpu_fallback import threads
 from engine import InferenceSession
 from engine.errors import EngineError
 from engine.runtime import executor
-from engine.runtime.host import HostNode, alone, last_reads
+from engine.runtime.host import HostNode, is_unshared, last_reads
 from tests.runtime.models import parse
 
 BRANCHED = """branched (float[n] x) => (float[n] kept, float[1,m] last) {
@@ -23,27 +23,27 @@ BRANCHED = """branched (float[n] x) => (float[n] kept, float[1,m] last) {
 
 
 def test_only_an_array_that_nobody_else_holds_is_free() -> None:
-    assert alone([np.ones(4096)], 0)
-    assert alone([np.ones(4096)[::2]], 0), "nor does anybody hold what it is a view of"
+    assert is_unshared([np.ones(4096)], 0)
+    assert is_unshared([np.ones(4096)[::2]], 0), "nor does anybody hold what it is a view of"
     kept = np.ones(4096)
-    assert not alone([kept], 0)
-    assert not alone([kept[1:]], 0)
+    assert not is_unshared([kept], 0)
+    assert not is_unshared([kept[1:]], 0)
     items = [np.ones(4096)]
     view = items[0].reshape(64, 64)
-    assert not alone(items, 0), "a view needs its memory"
-    assert not alone([view], 0)
+    assert not is_unshared(items, 0), "a view needs its memory"
+    assert not is_unshared([view], 0)
     twice = [np.ones(4096)]
-    assert not alone(twice + twice, 0)
+    assert not is_unshared(twice + twice, 0)
 
 
 def test_what_may_not_be_written_is_not_free() -> None:
     fixed = [np.ones(4096)]
     fixed[0].flags.writeable = False
-    assert not alone(fixed, 0)
-    assert not alone([np.frombuffer(bytearray(8192), np.float32)], 0)
-    assert not alone([np.broadcast_to(np.ones(1), 4096)], 0)
-    assert not alone([[1, 2]], 0)
-    assert not alone([None], 0)
+    assert not is_unshared(fixed, 0)
+    assert not is_unshared([np.frombuffer(bytearray(8192), np.float32)], 0)
+    assert not is_unshared([np.broadcast_to(np.ones(1), 4096)], 0)
+    assert not is_unshared([[1, 2]], 0)
+    assert not is_unshared([None], 0)
 
 
 def test_values_are_dropped_with_their_last_reader(monkeypatch: pytest.MonkeyPatch) -> None:
