@@ -2,6 +2,11 @@
 
 A pass is a function `name(graph) -> PassResult` in the module `engine/passes/name.py`, which takes
 `PassResult` from `engine.passes.base`. Its line in `PIPELINE` is all that switches it on.
+
+A pass that writes single operators out in others, each by its own rule, uses a `Builder`
+(`build.py`): it sees a node, and collects those that take its place. A pass that looks for patterns
+of several nodes uses an `Editor` (`rewrite.py`), whose index of producers and readers follows each
+change.
 """
 
 from __future__ import annotations
@@ -164,12 +169,12 @@ PIPELINE: tuple[PipelineStep, ...] = (
     PipelineStep(
         "merge_affine",
         merge_affine,
-        "the pass before makes two of each normalisation, and what has weights to go into is gone",
+        "lower_batchnorm makes two of each normalisation, and what has weights to go into is gone",
     ),
     PipelineStep(
         "wrap_ends",
         wrap_ends,
-        "makes Pads, which the next pass moves, and convolutions do where they load",
+        "makes Pads, which sink_pad moves, and convolutions do where they load",
     ),
     PipelineStep(
         "sink_pad",
@@ -194,7 +199,7 @@ PIPELINE: tuple[PipelineStep, ...] = (
     PipelineStep(
         "sink_views",
         sink_views,
-        "patterns are found; views and transposes behind it are merged next",
+        "patterns are found; views and transposes behind it are merged by merge_views",
     ),
     PipelineStep(
         "merge_views",
@@ -270,11 +275,15 @@ def run_passes(
         for step in chosen:
             if step.takes_binding:
                 graph = run(step, graph)
-    for step in left_out:
-        reason = f"left out, as a CPU computes it all: {step.not_on_cpu}"
-        found = step.function(graph).applied
-        results[step.name] = PassResult(graph, (), tuple(f"{what}: {reason}" for what in found))
+    results |= {step.name: _left_out(step, graph) for step in left_out}
     return PipelineResult(graph, results, merge_guards(*(r.guards for r in results.values())))
+
+
+def _left_out(step: PipelineStep, graph: Graph) -> PassResult:
+    """What a pass would have done that does not pay on a CPU, as near misses."""
+    reason = f"left out, as a CPU computes it all: {step.not_on_cpu}"
+    found = step.function(graph).applied
+    return PassResult(graph, (), tuple(f"{what}: {reason}" for what in found))
 
 
 def _check_names(disable: Collection[str]) -> None:

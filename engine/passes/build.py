@@ -40,7 +40,7 @@ class Builder(NodeView):
         self.values.append(Value(name, kind, array))
         return name
 
-    def ints(self, *content: int) -> str:  # type: ignore[override]
+    def int_constant(self, *content: int) -> str:
         """Name of a new 1-D int64 constant."""
         return self.constant(np.array(content, np.int64))
 

@@ -50,11 +50,11 @@ def attention(b: Builder) -> str:
     if b.wanted(1) and parts[1] != parts[2]:
         return "keys and values of its cache differ in size"
     names = b.names(3, "Split")
-    b.many("Split", (joined, b.ints(*parts)), names, axis=-1)
+    b.many("Split", (joined, b.int_constant(*parts)), names, axis=-1)
     old, new = _one_cache(b)
     reason = _attend(b, (names[0], names[1], names[2]), False, 3, True, _Cache(old, new))
     if new[0] and not reason:
-        both = (b.op("Unsqueeze", name, b.ints(0)) for name in new)
+        both = (b.op("Unsqueeze", name, b.int_constant(0)) for name in new)
         b.op("Concat", *both, output=b.output(1), axis=0)
     return reason
 
@@ -92,11 +92,13 @@ def _unpacked(b: Builder) -> tuple[str, str, str]:
 def _part(b: Builder, x: str, index: int) -> str:
     """Part `index` of [batch, length, heads, parts, size]."""
     part = b.op("Gather", x, b.constant(np.array(index, np.int64)), axis=3)
-    return b.op("Reshape", part, b.ints(0, 0, -1))
+    return b.op("Reshape", part, b.int_constant(0, 0, -1))
 
 
 def _with_bias(b: Builder, x: str, start: int, end: int) -> str:
-    part = b.op("Slice", b.node.inputs[3], b.ints(start), b.ints(end), b.ints(0))
+    part = b.op(
+        "Slice", b.node.inputs[3], b.int_constant(start), b.int_constant(end), b.int_constant(0)
+    )
     return b.op("Add", x, part)
 
 
@@ -159,8 +161,10 @@ def _counted(b: Builder, counts: str, k: str, split_keys: bool, past: str) -> st
     if past:
         length = b.op("Add", length, b.op("Shape", past, start=2, end=3))
     zero, one = (b.constant(np.array(n, np.int64)) for n in (0, 1))
-    places = b.op("Range", zero, b.op("Reshape", length, b.ints()), one)
-    inside = b.op("Less", b.op("Cast", places, to=INT32.code), b.op("Unsqueeze", counts, b.ints(1)))
+    places = b.op("Range", zero, b.op("Reshape", length, b.int_constant()), one)
+    inside = b.op(
+        "Less", b.op("Cast", places, to=INT32.code), b.op("Unsqueeze", counts, b.int_constant(1))
+    )
     return b.op("Cast", inside, to=INT32.code)
 
 
@@ -173,4 +177,6 @@ def _additive(b: Builder, mask: str, index: int) -> str:
     kept = b.op("Greater", mask, b.constant(np.zeros((), b.dtype(index).numpy)))
     numbers = (b.constant(np.array(n, np.float32)) for n in (0.0, filler))
     chosen = b.op("Where", kept, *numbers)
-    return b.op("Unsqueeze", chosen, b.ints(*((1,) if len(b.shape(index)) == 3 else (1, 2))))
+    return b.op(
+        "Unsqueeze", chosen, b.int_constant(*((1,) if len(b.shape(index)) == 3 else (1, 2)))
+    )

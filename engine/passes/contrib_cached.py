@@ -60,7 +60,7 @@ def group_query_attention(b: Builder) -> str:
     bias = b.node.input(BIAS)
     if bias:
         rank = len(b.shape(BIAS))
-        bias = b.op("Slice", bias, b.ints(0), sizes.total, b.ints(rank - 1))
+        bias = b.op("Slice", bias, b.int_constant(0), sizes.total, b.int_constant(rank - 1))
     window, softcap = int(b.attr("local_window_size", -1)), float(b.attr("softcap", 0.0))
     inputs = (split_heads(b, q, heads), keys, values, bias, "", "")
     attended = b.op(
@@ -86,7 +86,7 @@ def _parts(b: Builder, heads: int, key_heads: int) -> tuple[str, str, str] | str
         return "the widths of its parts are unknown"
     size = width // (heads + 2 * key_heads)
     names = b.names(3, "Split")
-    b.many("Split", (q, b.ints(heads * size, *[key_heads * size] * 2)), names, axis=2)
+    b.many("Split", (q, b.int_constant(heads * size, *[key_heads * size] * 2)), names, axis=2)
     return names[0], names[1], names[2]
 
 
@@ -95,8 +95,8 @@ def _sizes(b: Builder) -> _Sizes:
     length = b.op("Shape", query, start=1, end=2)
     batch = b.op("Shape", query, start=0, end=1)
     total = b.op("Cast", b.node.inputs[TOTAL], to=INT64.code)
-    total = b.op("Reshape", total, b.ints(1))
-    lengths = b.op("Reshape", b.node.inputs[LENGTHS], b.ints(-1))
+    total = b.op("Reshape", total, b.int_constant(1))
+    lengths = b.op("Reshape", b.node.inputs[LENGTHS], b.int_constant(-1))
     new = b.op("Cast", length, to=INT32.code)
     zero, one = (b.constant(np.array(n, np.int32)) for n in (0, 1))
     # the first call may have padding behind its tokens, which later calls overwrite
@@ -109,10 +109,10 @@ def _places(b: Builder, sizes: _Sizes) -> str:
     """The position of each new token, [batch, length]."""
     if b.has(PLACES):
         return b.node.inputs[PLACES]
-    length = b.op("Reshape", sizes.length, b.ints())
+    length = b.op("Reshape", sizes.length, b.int_constant())
     zero, one = (b.constant(np.array(n, np.int64)) for n in (0, 1))
     steps = b.op("Cast", b.op("Range", zero, length, one), to=INT32.code)
-    places = b.op("Add", b.op("Unsqueeze", sizes.starts, b.ints(1)), steps)
+    places = b.op("Add", b.op("Unsqueeze", sizes.starts, b.int_constant(1)), steps)
     return b.op("Cast", places, to=INT64.code)
 
 
@@ -138,7 +138,7 @@ def _cache(b: Builder, new: str, past: int, sizes: _Sizes, output: str) -> str:
     old, rows = b.node.input(past), sizes.total
     if old:
         gap = b.op("Sub", sizes.total, b.op("Shape", old, start=2, end=3))
-        rows = b.op("Max", gap, b.ints(0))
+        rows = b.op("Max", gap, b.int_constant(0))
         if known is not None and isinstance(known[0], int) and known[0] == b.shape(past)[2]:
             rows = ""
     if rows:

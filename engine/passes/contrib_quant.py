@@ -94,7 +94,7 @@ def softmax(b: Builder) -> str:
     if int(b.attr("opset", 13)) >= 13 or axis == rank - 1:
         shares = b.op("Softmax", values, axis=axis)
     else:
-        rows = b.op("Reshape", values, b.ints(*(0,) * axis, -1))
+        rows = b.op("Reshape", values, b.int_constant(*(0,) * axis, -1))
         shares = b.op("Reshape", b.op("Softmax", rows, axis=-1), b.op("Shape", values))
     _levels(b, shares, 3, 0, b.output(0))
     return ""

@@ -247,13 +247,13 @@ def _join_heads(b: Builder) -> str:
     sources = [_before(b.graph, name) for name in b.node.inputs[:3]]
     sizes = [found for name in sources if (found := _heads(b.graph, name)) is not None]
     flat = [
-        b.op("Reshape", source, b.ints(0, 0, heads * size))
+        b.op("Reshape", source, b.int_constant(0, 0, heads * size))
         for source, (heads, size) in zip(sources, sizes, strict=True)
     ]
     whole = b.names(1, "Attention")
     attrs = {**b.node.attrs, "q_num_heads": sizes[0][0], "kv_num_heads": sizes[1][0]}
     b.many("Attention", (*flat, *b.node.inputs[3:]), whole, **attrs)
-    apart = b.op("Reshape", whole[0], b.ints(0, 0, sizes[0][0], sizes[2][1]))
+    apart = b.op("Reshape", whole[0], b.int_constant(0, 0, sizes[0][0], sizes[2][1]))
     b.op("Transpose", apart, output=b.node.outputs[0], perm=HEADS_FIRST)
     return ""
 

@@ -253,4 +253,4 @@ def _with(shape: Shape | None, axis: int, size: int) -> Shape:
 def _reshaped(builder: Builder, value: str, target: Target | None, output: str = "") -> str:
     assert target is not None
     attrs = {"allowzero": 1} if target.allow_zero else {}
-    return builder.op("Reshape", value, builder.ints(*target.sizes), output=output, **attrs)
+    return builder.op("Reshape", value, builder.int_constant(*target.sizes), output=output, **attrs)

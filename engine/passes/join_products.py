@@ -110,9 +110,9 @@ def _joined(graph: Graph, rows: Sequence[_Row]) -> Builder:
     if first.product.op_type == "MatMul":
         whole = builder.op("MatMul", whole, *operands)
     else:
-        flat = builder.op("Reshape", whole, builder.ints(-1, first.inner))
+        flat = builder.op("Reshape", whole, builder.int_constant(-1, first.inner))
         flat = builder.op("Gemm", flat, *operands, **first.product.attrs)
-        whole = builder.op("Reshape", flat, builder.ints(*first.sizes, columns))
+        whole = builder.op("Reshape", flat, builder.int_constant(*first.sizes, columns))
     for row in rows:
         one = Builder(graph, row.product)
         one.op("Gather", whole, row.gather.inputs[1], output=row.product.key, axis=row.axis)

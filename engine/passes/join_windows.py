@@ -170,12 +170,12 @@ def _build(b: Builder, concat: Node, windows: _Windows) -> str | None:
     if (index < 0).any():
         sizes = [0] * (2 * rank)
         sizes[rank + axis] = 1
-        source = b.op("Pad", source, b.ints(*sizes))
+        source = b.op("Pad", source, b.int_constant(*sizes))
     places = b.constant(np.where(index < 0, size, index).astype(np.int64))
     value = b.op("Gather", source, places, axis=axis)
     value = b.op("Transpose", value, perm=order)
     attrs = {"allowzero": 1} if target.allow_zero else {}
-    b.op("Reshape", value, b.ints(*target.sizes), output=b.node.key, **attrs)
+    b.op("Reshape", value, b.int_constant(*target.sizes), output=b.node.key, **attrs)
     return ""
 
 

@@ -38,7 +38,7 @@ def _look_up(b: Builder) -> str | None:
     dtype = first.dtype
     if not np.iinfo(dtype).min < first or not first < np.iinfo(dtype).max - len(table):
         return f"{dtype} has no numbers beyond those of the rows"
-    ids = b.op("Squeeze", ids, b.ints(-1))
+    ids = b.op("Squeeze", ids, b.int_constant(-1))
     below, above = (b.constant(np.array(v, dtype)) for v in (first - 1, first + len(table)))
     rows = b.op("Sub", b.op("Clip", ids, below, above), below)
     padded = b.constant(np.pad(table, ((1, 1), (0, 0))))

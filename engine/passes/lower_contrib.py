@@ -165,7 +165,7 @@ def _embed_layer(b: Builder) -> str:
         rows = b.op("Gather", places, b.node.inputs[8], axis=0)
     else:
         length = b.op("Shape", ids, start=1, end=2)
-        rows = b.op("Slice", places, b.ints(0), length, b.ints(0))
+        rows = b.op("Slice", places, b.int_constant(0), length, b.int_constant(0))
     total = b.op("Gather", words, ids, axis=0)
     more = [rows]
     if segments and segment_rows:
@@ -178,7 +178,7 @@ def _embed_layer(b: Builder) -> str:
     b.many("LayerNormalization", inputs, (b.output(0),), axis=-1, epsilon=epsilon)
     if b.wanted(1):
         counted = b.op("Cast", b.node.inputs[7], to=6)
-        b.op("ReduceSum", counted, b.ints(1), output=b.output(1), keepdims=0)
+        b.op("ReduceSum", counted, b.int_constant(1), output=b.output(1), keepdims=0)
     return ""
 
 
@@ -187,8 +187,8 @@ def _counted(b: Builder, x: str, first: str) -> str:
     axis = 2 if len(b.shape(0)) == 4 else 1
     length = b.op("Shape", x, start=axis, end=axis + 1)
     zero, one = (b.constant(np.array(n, np.int64)) for n in (0, 1))
-    steps = b.op("Range", zero, b.op("Reshape", length, b.ints()), one)
-    places = b.op("Add", b.op("Reshape", first, b.ints(1)), steps)
+    steps = b.op("Range", zero, b.op("Reshape", length, b.int_constant()), one)
+    places = b.op("Add", b.op("Reshape", first, b.int_constant(1)), steps)
     batch = b.op("Shape", x, start=0, end=1)
     return b.op("Expand", places, b.op("Concat", batch, length, axis=0))
 

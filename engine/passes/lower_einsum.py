@@ -103,7 +103,7 @@ def _summed(b: Builder, x: _Operand, kept: str) -> _Operand:
     axes = [axis for axis, label in enumerate(x.labels) if label not in kept]
     if not axes:
         return x
-    name = b.op("ReduceSum", x.name, b.ints(*axes), keepdims=0)
+    name = b.op("ReduceSum", x.name, b.int_constant(*axes), keepdims=0)
     return _Operand(name, "".join(label for label in x.labels if label in kept))
 
 
@@ -123,7 +123,7 @@ def _multiplied(b: Builder, x: _Operand, y: _Operand) -> _Operand:
         own = "".join(label for label in labels if label in operand.labels)
         name = _ordered(b, operand, own).name
         missing = [axis for axis, label in enumerate(labels) if label not in own]
-        names.append(b.op("Unsqueeze", name, b.ints(*missing)) if missing else name)
+        names.append(b.op("Unsqueeze", name, b.int_constant(*missing)) if missing else name)
     return _Operand(b.op("Mul", *names), labels)
 
 
@@ -144,7 +144,7 @@ def _contracted(
         known = [sizes[label] for label in group]
         static = [size for size in known if isinstance(size, int)]
         if len(static) == len(known):
-            return b.ints(math.prod(static))
+            return b.int_constant(math.prod(static))
         parts = [b.op("Shape", n, start=a, end=a + 1) for n, a in (where[k] for k in group)]
         found = parts[0]
         for part in parts[1:]:
@@ -165,6 +165,6 @@ def _contracted(
         if labels:
             target = b.op("Concat", *(length(label) for label in labels), axis=0)
         else:
-            target = b.ints()
+            target = b.int_constant()
         product = b.op("Reshape", product, target, allowzero=1)
     return _Operand(product, labels)

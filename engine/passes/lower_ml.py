@@ -36,11 +36,11 @@ def _extractor(b: Builder) -> str:
     if not b.shape(0):
         return "its data is a scalar"
     if len(b.shape(1)) != 1:
-        y = b.op("Reshape", y, b.ints(-1))
+        y = b.op("Reshape", y, b.int_constant(-1))
     if lead:
         b.op("Gather", x, y, output=b.output(0), axis=-1)
     else:
-        b.op("Reshape", b.op("Gather", x, y, axis=-1), b.ints(1, -1), output=b.output(0))
+        b.op("Reshape", b.op("Gather", x, y, axis=-1), b.int_constant(1, -1), output=b.output(0))
     return ""
 
 

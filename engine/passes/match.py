@@ -6,28 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from engine.dims import is_static
+from engine.importer.opsets import PINNED, since_version
 from engine.ir import Attribute, Node, Shape
 from engine.passes.rewrite import Editor
-
-_SINCE = {
-    "Add": 14,
-    "Gelu": 20,
-    "Gemm": 13,
-    "HardSwish": 22,
-    "Identity": 25,
-    "LayerNormalization": 17,
-    "Mish": 22,
-    "Mul": 14,
-    "LogSoftmax": 13,
-    "RMSNormalization": 23,
-    "Reshape": 25,
-    "Softmax": 13,
-    "Swish": 24,
-    "Transpose": 25,
-    "Unsqueeze": 25,
-}
-"""`since_version`, in the opset that graphs have, of the operators that passes make."""
-
 
 _FORM = {
     "Add": 7,
@@ -75,7 +56,7 @@ def standard(
         tuple(inputs),
         (output,),
         dict(attrs or {}),
-        since_version=_SINCE[op_type],
+        since_version=since_version(op_type, "", PINNED) or 1,
         name=name,
         origin=origin,
     )

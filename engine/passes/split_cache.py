@@ -31,14 +31,14 @@ def _rule_of(node: Node) -> Rule | None:
 
 def split_heads(b: Builder, x: str, heads: int) -> str:
     """[batch, length, heads * size] -> [batch, heads, length, size]."""
-    shaped = b.op("Reshape", x, b.ints(0, 0, heads, -1))
+    shaped = b.op("Reshape", x, b.int_constant(0, 0, heads, -1))
     return b.op("Transpose", shaped, perm=[0, 2, 1, 3])
 
 
 def join_heads(b: Builder, x: str, output: str) -> None:
     """[batch, heads, length, size] -> [batch, length, heads * size], as `output`."""
     turned = b.op("Transpose", x, perm=[0, 2, 1, 3])
-    b.op("Reshape", turned, b.ints(0, 0, -1), output=output)
+    b.op("Reshape", turned, b.int_constant(0, 0, -1), output=output)
 
 
 def _split(b: Builder) -> str:

@@ -47,7 +47,7 @@ def _wrap(b: Builder) -> str | None:
         if None not in counts and any(counts):
             pads = [0] * (2 * len(shape))
             pads[axis], pads[len(shape) + axis] = (int(n or 0) for n in counts)
-            b.op("Pad", whole, b.ints(*pads), output=b.node.key, mode="wrap")
+            b.op("Pad", whole, b.int_constant(*pads), output=b.node.key, mode="wrap")
             return ""
     return None
 
