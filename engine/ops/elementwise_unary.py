@@ -30,8 +30,6 @@ ERF = (*EXP, "lib/erf.wgsl")
 HYPERBOLIC = (*EXP, "lib/log.wgsl", "lib/hyperbolic.wgsl")
 TRIGONOMETRY = (*FLOAT, "lib/trigonometry.wgsl")
 ARC = (*FLOAT, "lib/arc.wgsl")
-FUNCTION = 20
-"""From this `cost` on, one of the passes is an exponential or the like."""
 _NAN = "(bitcast<{U}>({0}) & {U}(0x7fffffffu)) > {U}(0x7f800000u)"
 
 
@@ -46,11 +44,13 @@ def unary(
     rule: Rule | None = None,
     cost: int = 1,
     passes: int = 1,
+    functions: int = 0,
     tolerance: float = 1e-6,
 ) -> OpDef:
     """A function of one operand with its type and shape; one with `includes` works by lane.
 
-    `cost` is in operations of an element on the GPU, `passes` in calls of NumPy.
+    `cost` is in operations of an element on the GPU, `passes` in calls of NumPy; `functions` of
+    these are an exponential or the like.
     """
     return register(
         OpDef(
@@ -61,7 +61,7 @@ def unary(
             elementwise=Elementwise(expr, params or {}, includes, scalar=bool(includes)),
             dtypes=dtypes,
             flops=flops_per_element(cost),
-            cpu=by_formula(passes, int(cost >= FUNCTION)),
+            cpu=by_formula(passes, functions),
             tolerance=tolerance,
         )
     )
@@ -87,23 +87,23 @@ unary("Floor", "floor({0})", rule=_symbolic.same)
 unary("Round", "round({0})", since=11, rule=_symbolic.same)
 unary("Sqrt", "sqrt({0})", cost=4)
 unary("Reciprocal", "{T}(1) / {0}", cost=4)
-unary("Exp", "exp_f32({0})", EXP, cost=20, tolerance=2e-6)
-unary("Log", "log_f32({0})", LOG, cost=20)
-unary("Erf", "erf_f32({0})", ERF, since=9, cost=30, passes=16)
-unary("Sin", "sin_f32({0})", TRIGONOMETRY, since=7, cost=30)
-unary("Cos", "cos_f32({0})", TRIGONOMETRY, since=7, cost=30)
-unary("Tan", "tan_f32({0})", TRIGONOMETRY, since=7, cost=30, tolerance=2e-6)
-unary("Asin", "asin_f32({0})", ARC, since=7, cost=25)
-unary("Acos", "acos_f32({0})", ARC, since=7, cost=25)
-unary("Atan", "atan_f32({0})", ARC, since=7, cost=25)
-unary("Sinh", "sinh_f32({0})", HYPERBOLIC, since=9, cost=30, tolerance=2e-6)
-unary("Cosh", "cosh_f32({0})", HYPERBOLIC, since=9, cost=30, tolerance=2e-6)
-unary("Tanh", "tanh_f32({0})", HYPERBOLIC, cost=25)
-unary("Asinh", "asinh_f32({0})", HYPERBOLIC, since=9, cost=40)
-unary("Acosh", "acosh_f32({0})", HYPERBOLIC, since=9, cost=40)
-unary("Atanh", "atanh_f32({0})", HYPERBOLIC, since=9, cost=40)
+unary("Exp", "exp_f32({0})", EXP, cost=20, functions=1, tolerance=2e-6)
+unary("Log", "log_f32({0})", LOG, cost=20, functions=1)
+unary("Erf", "erf_f32({0})", ERF, since=9, cost=30, passes=16, functions=1)
+unary("Sin", "sin_f32({0})", TRIGONOMETRY, since=7, cost=30, functions=1)
+unary("Cos", "cos_f32({0})", TRIGONOMETRY, since=7, cost=30, functions=1)
+unary("Tan", "tan_f32({0})", TRIGONOMETRY, since=7, cost=30, functions=1, tolerance=2e-6)
+unary("Asin", "asin_f32({0})", ARC, since=7, cost=25, functions=1)
+unary("Acos", "acos_f32({0})", ARC, since=7, cost=25, functions=1)
+unary("Atan", "atan_f32({0})", ARC, since=7, cost=25, functions=1)
+unary("Sinh", "sinh_f32({0})", HYPERBOLIC, since=9, cost=30, functions=1, tolerance=2e-6)
+unary("Cosh", "cosh_f32({0})", HYPERBOLIC, since=9, cost=30, functions=1, tolerance=2e-6)
+unary("Tanh", "tanh_f32({0})", HYPERBOLIC, cost=25, functions=1)
+unary("Asinh", "asinh_f32({0})", HYPERBOLIC, since=9, cost=40, functions=1)
+unary("Acosh", "acosh_f32({0})", HYPERBOLIC, since=9, cost=40, functions=1)
+unary("Atanh", "atanh_f32({0})", HYPERBOLIC, since=9, cost=40, functions=1)
 
-unary("Sigmoid", "1.0 / (1.0 + exp_f32(-{0}))", EXP, cost=25, passes=4)
+unary("Sigmoid", "1.0 / (1.0 + exp_f32(-{0}))", EXP, cost=25, passes=4, functions=1)
 unary(
     "Relu",
     by_kind(f"select(max({{0}}, {{T}}(0)), {{0}}, {_NAN})", "max({0}, {T}(0))", "{0}"),
@@ -118,6 +118,7 @@ unary(
     params={"alpha": 1.0},
     cost=20,
     passes=5,
+    functions=1,
 )
 unary(
     "Selu",
@@ -126,6 +127,7 @@ unary(
     params={"alpha": 1.67326319217681884765625, "gamma": 1.05070102214813232421875},
     cost=20,
     passes=6,
+    functions=1,
 )
 unary(
     "Celu",
@@ -135,6 +137,7 @@ unary(
     params={"alpha": 1.0},
     cost=25,
     passes=6,
+    functions=1,
 )
 unary(
     "HardSigmoid",
@@ -154,7 +157,15 @@ unary(
 )
 # tanh(log(1 + e)) = n / (n + 2) with n = e (e + 2); beyond 20 it is 1
 _MISH_N = "exp_f32(min_f32({0}, 20.0)) * (exp_f32(min_f32({0}, 20.0)) + 2.0)"
-unary("Mish", f"{{0}} * (({_MISH_N}) / ({_MISH_N} + 2.0))", EXP, since=18, cost=45, passes=9)
+unary(
+    "Mish",
+    f"{{0}} * (({_MISH_N}) / ({_MISH_N} + 2.0))",
+    EXP,
+    since=18,
+    cost=45,
+    passes=9,
+    functions=1,
+)
 unary(
     "Softplus",
     "max_f32({0}, 0.0) + log1p_f32(exp_f32(-abs({0})))",
@@ -162,6 +173,7 @@ unary(
     since=1,
     cost=40,
     passes=7,
+    functions=1,
 )
 unary("Softsign", "{0} / ({T}(1) + abs({0}))", since=1, cost=5, passes=3)
 unary("ThresholdedRelu", "select({T}(0), {0}, {0} > {T}({alpha}))", since=10, params={"alpha": 1.0})
@@ -181,6 +193,7 @@ unary(
     params={"alpha": 1.0},
     cost=25,
     passes=4,
+    functions=1,
 )
 
 
@@ -192,7 +205,7 @@ def _gelu_expr(view: NodeView) -> str:
 
 
 GELU = (*EXP, "lib/erf.wgsl", "lib/log.wgsl", "lib/hyperbolic.wgsl")
-unary("Gelu", _gelu_expr, GELU, since=20, cost=35, passes=21)
+unary("Gelu", _gelu_expr, GELU, since=20, cost=35, passes=21, functions=1)
 unary("Not", "!{0}", since=1, dtypes=frozenset({"bool"}), rule=_symbolic.negate, tolerance=0.0)
 unary("BitwiseNot", "~{0}", since=18, dtypes=INTS, tolerance=0.0)
 
