@@ -21,8 +21,9 @@ def broadcast_shapes(view: NodeView, shapes: Sequence[Shape]) -> Shape:
     out: list[Dim] = [1] * rank
     for shape in shapes:
         for axis, dim in enumerate(shape, rank - len(shape)):
+            same = view.same(out[axis], dim) if isinstance(view, InferView) else None
             try:
-                out[axis] = dims.broadcast(out[axis], dim)
+                out[axis] = dims.broadcast(out[axis], dim) if same is None else same
             except ValueError as error:
                 raise ShapeError(f"{view.describe()}: {error} on axis {axis}") from error
     return tuple(out)

@@ -132,11 +132,20 @@ class InferView(NodeView):
 
     Attributes:
         guards: conditions on sizes under which what a rule says is right; rules add them.
+        same: what two sizes are taken for that have to be equal unless one is 1: one of the two if
+            they are equal in the call that is planned for, None if that is not so or not known.
     """
 
-    def __init__(self, graph: Graph, node: Node, fresh: Callable[[str], Dim]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        node: Node,
+        fresh: Callable[[str], Dim],
+        same: Callable[[Dim, Dim], Dim | None] = lambda a, b: None,
+    ) -> None:
         super().__init__(graph, node)
         self.fresh = fresh
+        self.same = same
         self.guards: list[Guard] = []
 
     def require(self, guards: Iterable[Guard]) -> None:

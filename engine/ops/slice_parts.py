@@ -70,11 +70,12 @@ def _evaluate_split(view: NodeView) -> list[Array | None] | None:
     return [as_content(part) for part in np.split(x, cuts, axis=axis)]
 
 
-def same_dim(view: NodeView, a: Dim, b: Dim) -> Dim:
+def same_dim(view: InferView, a: Dim, b: Dim) -> Dim:
     """The better known of two sizes that must be equal. Raises: ShapeError if they differ."""
     if isinstance(a, int) and isinstance(b, int) and a != b:
         raise ShapeError(f"{view.describe()}: sizes {a} and {b} must be equal")
-    return b if isinstance(b, int) else a
+    same = view.same(a, b)
+    return same if same is not None else b if isinstance(b, int) else a
 
 
 def _infer_concat(view: InferView) -> list[ValueType]:

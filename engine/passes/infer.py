@@ -25,7 +25,14 @@ from engine.ops._fit import is_fits, node_of
 from engine.passes import bodies
 from engine.passes.base import PassResult, merge_guards
 from engine.passes.defaults import UNKNOWN, is_complete, onnx_kinds, probe
-from engine.passes.symbols import bind_type, dims_of, is_typed, substitute_type, symbols_in
+from engine.passes.symbols import (
+    SameSizes,
+    bind_type,
+    dims_of,
+    is_typed,
+    substitute_type,
+    symbols_in,
+)
 
 SMALL_SIZE = 65536
 _GROWTH = 4
@@ -55,7 +62,9 @@ def infer(graph: Graph, binding: Mapping[str, int] | None = None) -> PassResult:
         done,
         tuple(state.applied),
         tuple(dict.fromkeys(state.near_misses)),
-        merge_guards(g for g in state.guards if dims.symbols_of(g.expr) <= given),
+        merge_guards(
+            g for g in (*state.guards, *state.sizes.guards) if dims.symbols_of(g.expr) <= given
+        ),
     )
 
 
@@ -65,6 +74,7 @@ class Inference:
     def __init__(self, binding: Mapping[str, int], taken: frozenset[str]) -> None:
         self.binding = binding
         self.guards: list[Guard] = []
+        self.sizes = SameSizes(binding)
         self.applied: list[str] = []
         self.near_misses: list[str] = []
         self.minted: list[str] = []
@@ -110,6 +120,7 @@ class Inference:
                 self._set_types(work, node, values)
             if not self._fold(work, node, values):
                 kept.append(node)
+        self._retype(graph, values)
         used = {n for node in kept for n in node.reads} | set(graph.outputs)
         captures = tuple(n for n in graph.captures if n in used)
         told = frozenset(self.told)
@@ -121,6 +132,14 @@ class Inference:
         ):
             return graph
         return graph.replace(captures=captures, told=told).rebuild(kept, values.values())
+
+    def _retype(self, graph: Graph, values: dict[str, Value]) -> None:
+        """Gives sizes that are the same one expression; those of inputs are what a call says."""
+        if self.sizes.guards:
+            for name in values.keys() - {*graph.inputs, *graph.captures}:
+                kind = self.sizes.retyped(values[name].type)
+                if kind != values[name].type:
+                    values[name] = values[name].replace(type=kind)
 
     def _required(self, work: Graph, node: Node, values: dict[str, Value]) -> Node:
         """Adds what the operands of an operator must fulfil that is written out in others.
@@ -174,7 +193,9 @@ class Inference:
         rule = ops.definition(node)
         found: Sequence[ValueType | None] | None = None
         if rule is not None and rule.infer is not None:
-            view = ops.InferView(work, node, lambda hint: self.fresh(f"{node.key}_{hint}"))
+            view = ops.InferView(
+                work, node, lambda hint: self.fresh(f"{node.key}_{hint}"), self.sizes.same
+            )
             try:
                 with in_words(view.describe):
                     found = rule.infer(view)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from engine import dims
-from engine.dims import Dim
+from engine.dims import Dim, Guard
 from engine.ir import Graph, OptionalType, SequenceType, TensorType, Value, ValueType
 
 
@@ -17,6 +17,45 @@ def dims_of(kind: ValueType | None) -> frozenset[str]:
         case SequenceType() | OptionalType():
             return dims_of(kind.element)
     return frozenset()
+
+
+class SameSizes:
+    """Sizes that are told to be equal by operators that join them, in the call planned for.
+
+    An upsampled map is added to one of `2 * (n // 2)` rows, which for all that is known may not be
+    `n`. Where it is, one expression for both lets kernels fuse, and find elements without division.
+
+    Attributes:
+        guards: that the sizes are equal.
+    """
+
+    def __init__(self, binding: Mapping[str, int]) -> None:
+        self.guards: list[Guard] = []
+        self._binding = binding
+        self._taken: dict[Dim, Dim] = {}
+
+    def same(self, a: Dim, b: Dim) -> Dim | None:
+        """The simpler of two expressions, if the binding gives both the same size, but not 1, which
+        two sizes may be that are not meant to be the same."""
+        a, b = self._taken.get(a, a), self._taken.get(b, b)
+        if a == b:
+            return a
+        if isinstance(a, int) or isinstance(b, int):
+            return None
+        if not dims.symbols_of(a) | dims.symbols_of(b) <= self._binding.keys():
+            return None
+        size = dims.evaluate(a, self._binding)
+        if size != dims.evaluate(b, self._binding) or size == 1:
+            return None
+        kept, other = sorted((a, b), key=lambda dim: (len(str(dim)), str(dim)))
+        self.guards.append(dims.equal(kept, other, f"the sizes {kept} and {other} are the same"))
+        self._taken = {d: kept if to == other else to for d, to in self._taken.items()}
+        self._taken[other] = kept
+        return kept
+
+    def retyped(self, kind: ValueType | None) -> ValueType | None:
+        """`kind` with one expression for sizes that are the same."""
+        return substitute_type(kind, lambda _, dim: self._taken.get(dim, dim)) if kind else kind
 
 
 def symbols_in(graph: Graph) -> frozenset[str]:

@@ -1,0 +1,81 @@
+"""Expressions of sizes that are the same in the call that is planned for become one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from onnx.reference import ReferenceEvaluator
+
+import engine
+from engine.exporter import to_model
+from engine.passes.canonicalize import canonicalize
+from engine.passes.infer import infer
+from tests.passes.graphs import parse, random_weights
+
+PYRAMID = """g (float[1, 2, h, w] x, float[3, 2, 1, 1] k, float[3, 2, 1, 1] v)
+    => (float[1, 3, m, n] y) <float[4] twice = {1.0, 1.0, 2.0, 2.0}> {
+    a = Conv<kernel_shape = [1, 1]>(x, k)  p = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)
+    c = Conv<kernel_shape = [1, 1]>(p, v)  r = Relu(c)
+    u = Resize<mode = "nearest">(r, , twice)  s = Sigmoid(u)  y = JOIN }"""
+WEIGHTS = random_weights(k=(3, 2, 1, 1), v=(3, 2, 1, 1))
+
+
+def shapes(text: str, **binding: int) -> tuple[dict[str, str], list[str]]:
+    result = infer(canonicalize(parse(text, WEIGHTS if " k," in text else {})).graph, binding)
+    kinds = {n: str(v.tensor) for n, v in result.graph.values.items()}
+    return kinds, [str(g) for g in result.guards]
+
+
+@pytest.mark.parametrize("joined", ["Add(s, a)", "Concat<axis = 1>(s, a)"])
+def test_an_upsampled_map_has_the_sizes_of_what_it_is_joined_with(joined: str) -> None:
+    kinds, guards = shapes(
+        PYRAMID.replace("JOIN", joined).replace("[1, 3, m", "[1, c, m"), h=8, w=6
+    )
+    assert kinds["a"] == kinds["s"] == kinds["u"] == "float32[1, 3, h, w]"
+    assert kinds["y"] == f"float32[1, {3 if 'Add' in joined else 6}, h, w]"
+    assert [g for g in guards if "the same" in g] == [
+        "the sizes h and 2*(h // 2) are the same",
+        "the sizes w and 2*(w // 2) are the same",
+    ]
+
+
+@pytest.mark.parametrize("binding", [{}, {"h": 8}, {"h": 1, "w": 1}])
+def test_sizes_that_are_not_known_or_1_may_differ(binding: dict[str, int]) -> None:
+    text = "g (float[h, w] x, float[w, h] z) => (float[m, n] y) { y = Add(x, z) }"
+    kinds, guards = shapes(text, **binding)
+    assert kinds["y"] == "float32[bcast(h, w), bcast(h, w)]" and not guards
+
+
+def test_inputs_keep_their_sizes() -> None:
+    text = "g (float[h, w] x, float[n, w] z) => (float[m, w] y) { e = Exp(z)  y = Add(x, e) }"
+    kinds, guards = shapes(text, h=3, w=2, n=3)
+    assert [kinds[n] for n in "xzey"] == [f"float32[{d}, w]" for d in "hnhh"]
+    assert guards == ["the sizes h and n are the same"]
+
+
+@pytest.mark.gpu
+def test_one_kernel_adds_to_what_it_makes_whatever_the_sizes() -> None:
+    model = to_model(parse(PYRAMID.replace("JOIN", "Add(s, a)"), WEIGHTS))
+    chance = np.random.default_rng(3)
+    with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+        for h, w in ((8, 6), (4, 10), (2, 2)):
+            feeds = {"x": chance.standard_normal((1, 2, h, w)).astype(np.float32)}
+            (found,) = session.run(None, feeds)
+            (wanted,) = ReferenceEvaluator(model).run(None, feeds)
+            np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+        labels = [d.label for d in session.plan(feeds).dispatches]
+        assert session.plans_made == 1
+    assert labels == ["Conv", "MaxPool", "Conv + Relu", "Resize + Sigmoid + Add"]
+
+
+@pytest.mark.gpu
+def test_sizes_that_differ_again_are_broadcast() -> None:
+    text = "g (float[h, w] x, float[n, w] z) => (float[m, w] y) { e = Exp(z)  y = Add(x, e) }"
+    model = to_model(parse(text))
+    chance = np.random.default_rng(3)
+    with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+        for h, n in ((3, 3), (1, 4), (5, 1), (2, 2), (1, 1)):
+            x, z = (chance.standard_normal((d, 6)).astype(np.float32) for d in (h, n))
+            (found,) = session.run(None, {"x": x, "z": z})
+            np.testing.assert_allclose(found, x + np.exp(z), rtol=1e-5)
+        assert session.plans_made == 2
