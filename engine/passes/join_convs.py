@@ -5,6 +5,9 @@ n x (Conv -> Transpose, views, functions of one operand) -> Concat => Conv -> th
 Spectra are written like that: real and imaginary parts are convolutions of the same samples, put
 side by side. One kernel reads the samples once, and has more channels to share what it loads.
 Channels follow each other as the Concat wants them, those of a new innermost axis in turns.
+
+A power spectrum is the sum of two such convolutions, squared, and what a mel filterbank multiplies.
+`Add -> MatMul` is then `Concat -> MatMul` with the weights twice: the product adds up by itself.
 """
 
 from __future__ import annotations
@@ -23,15 +26,18 @@ from engine.passes.sink_pad import matching_axes
 from engine.passes.sink_views import BINARY, UNARY
 from engine.records import dataclass
 
+MORE_WORK = 1 / 8
+"""Of a convolution, that a product may add to do a sum."""
+
 
 def join_convs(graph: Graph) -> PassResult:
-    """Joins convolutions that differ in their weights only, and meet in a Concat."""
+    """Joins convolutions that differ in their weights only, and meet in a Concat or a product."""
     return in_every_body(graph, _run)
 
 
 @dataclass(frozen=True)
 class _Branch:
-    """A Conv, and what leads from it to a Concat.
+    """A Conv, and what leads from it to where branches meet: a Concat or an Add.
 
     Attributes:
         steps: the nodes between.
@@ -51,21 +57,21 @@ class _Branch:
 
 def _run(graph: Graph) -> PassResult:
     groups: dict[tuple[object, ...], list[_Branch]] = {}
-    concats: dict[str, Node] = {}
+    meetings: dict[str, Node] = {}
     for node in graph.nodes:
         found = _branch_of(graph, node) if is_op(node, "Conv") else None
         if found is not None:
-            branch, concat = found
-            concats[concat.key] = concat
-            groups.setdefault((concat.key, *_form(graph, branch)), []).append(branch)
+            branch, meeting = found
+            meetings[meeting.key] = meeting
+            groups.setdefault((meeting.key, *_form(graph, branch)), []).append(branch)
     joiner = _Joiner(graph)
     for (key, *_), branches in groups.items():
-        joiner.join(concats[str(key)], branches)
+        joiner.join(meetings[str(key)], branches)
     return joiner.result()
 
 
 def _branch_of(graph: Graph, conv: Node) -> tuple[_Branch, Node] | None:
-    """A Conv of constant weights as a branch, and the Concat that it leads to."""
+    """A Conv of constant weights as a branch, and the Concat or Add that it leads to."""
     operands = [graph.constant(name) for name in conv.inputs[1:] if name]
     if any(o is None for o in operands) or int(conv.attrs.get("group", 1) or 1) != 1:
         return None
@@ -77,9 +83,9 @@ def _branch_of(graph: Graph, conv: Node) -> tuple[_Branch, Node] | None:
         readers = graph.consumers.get(node.key, ())
         if len(readers) != 1 or graph.is_output(node.key) or len(node.writes) > 1:
             return None
-        if is_op(readers[0], "Concat"):
-            return _Branch(conv, tuple(steps), tuple(axes), len(weights)), readers[0]
         axis = _axis_behind(graph, readers[0], node.key, axes[-1])
+        if is_op(readers[0], "Concat") or (axis is None and is_op(readers[0], "Add")):
+            return _Branch(conv, tuple(steps), tuple(axes), len(weights)), readers[0]
         if axis is None:
             return None
         node = readers[0]
@@ -101,6 +107,32 @@ def _axis_behind(graph: Graph, node: Node, value: str, axis: int) -> int | None:
     if not is_op(node, *UNARY, *BINARY) or len(after) != len(before):
         return None
     return axis if all(o is not None and o.size == 1 for o in others) else None
+
+
+def _product_behind(
+    graph: Graph, add: Node, axis: int
+) -> tuple[tuple[Node, ...], tuple[int, ...]] | None:
+    """What leads from a sum to a product with constant weights, along the axis of the channels.
+
+    Returns: the nodes, the product last, and the axis in the sum and behind each but the last.
+    """
+    node, steps, axes = add, list[Node](), [axis]
+    while True:
+        readers = graph.consumers.get(node.key, ())
+        if len(readers) != 1 or graph.is_output(node.key):
+            return None
+        reader, shape = readers[0], _shape(graph, node.key)
+        steps.append(reader)
+        if is_op(reader, "MatMul"):
+            weights = graph.constant(reader.inputs[1])
+            last = reader.inputs[0] == node.key and axes[-1] + 1 == len(shape or ())
+            known = last and weights is not None and weights.ndim == 2
+            return (tuple(steps), tuple(axes)) if known else None
+        moved = _axis_behind(graph, reader, node.key, axes[-1])
+        if moved is None or not is_op(reader, "Transpose", *VIEWS):
+            return None
+        node = reader
+        axes.append(moved)
 
 
 def _shape(graph: Graph, name: str) -> Shape | None:
@@ -147,12 +179,18 @@ class _Joiner:
         self.applied: list[str] = []
         self.near: list[str] = []
 
-    def join(self, concat: Node, branches: list[_Branch]) -> None:
-        """Joins branches if they are all that a Concat has, in an order that weights can take."""
+    def join(self, meeting: Node, branches: list[_Branch]) -> None:
+        """Joins branches if they are all that meet, in an order that weights can take."""
         ends = {b.end: b for b in branches}
-        if len(branches) < 2 or sorted(ends) != sorted(concat.inputs):
+        if len(branches) < 2 or sorted(ends) != sorted(meeting.inputs):
             return
-        ordered = [ends[name] for name in concat.inputs]
+        ordered = [ends[name] for name in meeting.inputs]
+        if is_op(meeting, "Add"):
+            self._sum(meeting, ordered)
+        else:
+            self._concat(meeting, ordered)
+
+    def _concat(self, concat: Node, ordered: list[_Branch]) -> None:
         names = f"{len(ordered)} convolutions such as {label(ordered[0].conv)}"
         turns = self._turns(concat, ordered)
         problem = turns if isinstance(turns, str) else self._build(concat, ordered, turns)
@@ -162,6 +200,35 @@ class _Joiner:
         self.dropped.update(n.key for b in ordered for n in (b.conv, *b.steps))
         self.dropped.add(concat.key)
         self.applied.append(f"{names} joined: they read {ordered[0].conv.inputs[0]!r}")
+
+    def _sum(self, add: Node, branches: Sequence[_Branch]) -> None:
+        """Lets a product do a sum of branches; what is a Concat then is joined in the next round.
+
+        Nothing is said where no product follows, or one of many columns, which would take longer.
+        """
+        graph, first = self.graph, branches[0]
+        found = _product_behind(graph, add, first.axes[-1])
+        if found is None or len({b.channels for b in branches}) > 1:
+            return
+        steps, axes = found
+        product = steps[-1]
+        weights, kernel = self._array(product.inputs[1]), self._array(first.conv.inputs[1])
+        if weights.shape[1] > MORE_WORK * kernel[0].size:
+            return
+        nodes, total = (add, *steps[:-1]), sum(b.channels for b in branches)
+        shapes = [_with(_shape(graph, n.key), a, total) for n, a in zip(nodes, axes, strict=True)]
+        targets = _targets(nodes[1:], shapes)
+        if targets is None:
+            return
+        origin = dict.fromkeys(name for n in (*nodes, product) for name in n.origin)
+        builder = Builder(graph, product.replace(origin=tuple(origin)))
+        self.builders.append(builder)
+        value = builder.op("Concat", *add.inputs, axis=axes[0])
+        value = _repeated(builder, value, nodes, targets)
+        stacked = builder.constant(np.concatenate([weights] * len(branches)))
+        builder.op("MatMul", value, stacked, output=product.key)
+        self.dropped.update(n.key for n in (add, *steps))
+        self.applied.append(f"{label(add)} done by {label(product)}, whose weights are there twice")
 
     def _turns(self, concat: Node, branches: Sequence[_Branch]) -> bool | str:
         """Whether channels of the branches take turns, or why they can't follow each other."""
@@ -187,21 +254,14 @@ class _Joiner:
         axes = zip(names, first.axes, strict=True)
         shapes: list[Shape | None] = [_with(_shape(graph, n), axis, total) for n, axis in axes]
         shapes.append(_shape(graph, concat.key))
-        targets = [reshape_target(*pair) for pair in pairwise(shapes)]
-        views = [is_op(n, *VIEWS) for n in (*first.steps, None)]
-        views[-1] = True
-        if any(v and t is None for v, t in zip(views, targets, strict=True)):
+        targets = _targets((*first.steps, None), shapes)
+        if targets is None:
             return "the shape of all can't be written as one Reshape target"
         builder = Builder(graph, conv)
         self.builders.append(builder)
         operands = self._operands(builder, [b.conv for b in branches], turns)
         value = builder.op("Conv", conv.inputs[0], *operands, **conv.attrs)
-        for node, name, target in zip(first.steps, names[:-1], targets[:-1], strict=True):
-            if is_op(node, *VIEWS):
-                value = _reshaped(builder, value, target)
-            else:
-                inputs = [value if n == name else n for n in node.inputs]
-                value = builder.op(node.op_type, *inputs, **node.attrs)
+        value = _repeated(builder, value, (conv, *first.steps), targets[:-1])
         _reshaped(builder, value, targets[-1], concat.key)
         return ""
 
@@ -248,6 +308,35 @@ class _Joiner:
 def _with(shape: Shape | None, axis: int, size: int) -> Shape:
     assert shape is not None
     return (*shape[:axis], size, *shape[axis + 1 :])
+
+
+def _targets(
+    nodes: Sequence[Node | None], shapes: Sequence[Shape | None]
+) -> list[Target | None] | None:
+    """For each node that is written as a Reshape, as one that is None is, its target for all
+    channels; None if there is none for one.
+
+    Args:
+        shapes: what is in front of the first node, and behind each.
+    """
+    written = [n is None or is_op(n, "Reshape", "Flatten") for n in nodes]
+    pairs = zip(written, pairwise(shapes), strict=True)
+    targets = [reshape_target(*pair) if view else None for view, pair in pairs]
+    missing = any(view and t is None for view, t in zip(written, targets, strict=True))
+    return None if missing else targets
+
+
+def _repeated(
+    builder: Builder, value: str, nodes: Sequence[Node], targets: Sequence[Target | None]
+) -> str:
+    """`nodes` but the first again, behind `value`; `targets` of those that become a Reshape."""
+    for before, node, target in zip(nodes, nodes[1:], targets, strict=False):
+        if target is not None:
+            value = _reshaped(builder, value, target)
+        else:
+            inputs = [value if name == before.key else name for name in node.inputs]
+            value = builder.op(node.op_type, *inputs, **node.attrs)
+    return value
 
 
 def _reshaped(builder: Builder, value: str, target: Target | None, output: str = "") -> str:

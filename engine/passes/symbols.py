@@ -35,14 +35,15 @@ class SameSizes:
         self._taken: dict[Dim, Dim] = {}
 
     def same(self, a: Dim, b: Dim) -> Dim | None:
-        """The simpler of two expressions, if the binding gives both the same size, but not 1, which
-        two sizes may be that are not meant to be the same."""
+        """The simpler of two expressions of the same symbols that have one size in the binding.
+
+        Those of other symbols, and sizes of 1, may be the same by chance: None for these.
+        """
         a, b = self._taken.get(a, a), self._taken.get(b, b)
         if a == b:
             return a
-        if isinstance(a, int) or isinstance(b, int):
-            return None
-        if not dims.symbols_of(a) | dims.symbols_of(b) <= self._binding.keys():
+        mine, theirs = dims.symbols_of(a), dims.symbols_of(b)
+        if mine != theirs or not mine or not mine <= self._binding.keys():
             return None
         size = dims.evaluate(a, self._binding)
         if size != dims.evaluate(b, self._binding) or size == 1:

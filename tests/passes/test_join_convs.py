@@ -58,9 +58,9 @@ def test_parts_of_a_spectrum_take_turns() -> None:
         join_convs,
         SPECTRUM,
         """g (float[b, 2, t] x, float[6, 2, 4] w, float[6] c) => (float[b, u, 3, 2] y)
-            <int64[4] k = {0, 0, 6, 1}, int64[4] s = {0, 0, 3, 2}> {
+            <int64[1] at = {-1}, int64[4] s = {0, 0, 3, 2}> {
             p = Conv<strides = [2]>(x, w, c)  tp = Transpose<perm = [0, 2, 1]>(p)
-            up = Reshape(tp, k)  y = Reshape(up, s) }""",
+            up = Unsqueeze(tp, at)  y = Reshape(up, s) }""",
         {k: WEIGHTS[k] for k in "vwc"},
         in_turns(),
         b=2,
@@ -101,9 +101,9 @@ def test_a_new_axis_in_front_of_the_channels() -> None:
             "axis = -1", "axis = 2"
         ),
         """g (float[b, 2, t] x, float[6, 2, 4] w, float[6] c) => (float[b, u, 2, 3] y)
-            <int64[4] k = {0, 0, 1, 6}, int64[4] s = {0, 0, 2, 3}> {
+            <int64[1] at = {2}, int64[4] s = {0, 0, 2, 3}> {
             p = Conv<strides = [2]>(x, w, c)  tp = Transpose<perm = [0, 2, 1]>(p)
-            up = Reshape(tp, k)  y = Reshape(up, s) }""",
+            up = Unsqueeze(tp, at)  y = Reshape(up, s) }""",
         {k: WEIGHTS[k] for k in "vwc"},
         {
             "w": np.concatenate([WEIGHTS["w"], WEIGHTS["v"]]),
@@ -150,6 +150,62 @@ def test_other_axes_stay_apart() -> None:
         <int64[1] at = {3}> { p = Conv(x, v)  q = Conv(x, w)
         up = Unsqueeze(p, at)  uq = Unsqueeze(q, at)  y = Concat<axis = 1>(up, uq) }"""
     assert join_convs(typed(turns, random_weights(v=(3, 2, 4), w=(2, 2, 4)))).applied
+
+
+MELS = """g (float[b, t] x, float[5, 1, 16] v, float[5, 1, 16] w, float[5, 2] m)
+    => (float[b, 1, u, 2] y) <float two = {2.0}, int64[1] at = {1}> {
+    x1 = Unsqueeze(x, at)  p = Conv<strides = [2]>(x1, v)  q = Conv<strides = [2]>(x1, w)
+    pp = Pow(p, two)  qq = Pow(q, two)  power = Add(pp, qq)  four = Unsqueeze(power, at)
+    turned = Transpose<perm = [0, 1, 3, 2]>(four)  y = MatMul(turned, m) }"""
+FILTERS = random_weights(v=(5, 1, 16), w=(5, 1, 16), m=(5, 2))
+
+
+def in_two_rounds(graph: Graph) -> PassResult:
+    return joined(infer(join_convs(graph).graph).graph)
+
+
+def test_a_product_does_the_sum_of_a_power_spectrum() -> None:
+    """A Concat in one round, which is one convolution in the next."""
+    graph = typed(MELS, FILTERS)
+    result = join_convs(graph)
+    assert result.applied == ("Add 'power' done by MatMul 'y', whose weights are there twice",)
+    assert [n.op_type for n in result.graph.nodes if n.op_type in ("Add", "Concat")] == ["Concat"]
+    check_rewrite(
+        in_two_rounds,
+        MELS,
+        """g (float[b, t] x, float[10, 1, 16] w, float[10, 2] m) => (float[b, 1, u, 2] y)
+            <float two = {2.0}, int64[1] at = {1}> {
+            x1 = Unsqueeze(x, at)  p = Conv<strides = [2]>(x1, w)  pp = Pow(p, two)
+            four = Unsqueeze(pp, at)  turned = Transpose<perm = [0, 1, 3, 2]>(four)
+            y = MatMul(turned, m) }""",
+        FILTERS,
+        {
+            "w": np.concatenate([FILTERS["v"], FILTERS["w"]]),
+            "m": np.concatenate([FILTERS["m"]] * 2),
+        },
+        t=40,
+        b=2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("float[5, 2] m", "float[5, 3] m"),
+        ("Pow(q, two)", "Abs(q)"),
+        ("four = Unsqueeze(power, at)", "root = Sqrt(power)  four = Unsqueeze(root, at)"),
+        ("perm = [0, 1, 3, 2]", "perm = [0, 1, 2, 3]"),
+        ("[b, 1, r, c] y)", "[b, 1, r, c] y, float[b, 5, u] power)"),
+    ],
+    ids=["many columns", "other functions", "not a sum", "another axis", "an output"],
+)
+def test_sums_that_a_product_does_not_do(old: str, new: str) -> None:
+    text = MELS.replace("float[b, 1, u, 2] y", "float[b, 1, r, c] y")
+    changed = text.replace(old, new)
+    assert changed != text
+    columns = 3 if "float[5, 3]" in new else 2
+    weights = {k: FILTERS[k] for k in "vw"} | random_weights(m=(5, columns))
+    check_untouched(join_convs, changed, weights)
 
 
 def test_the_same_weights_are_joined_once() -> None:
