@@ -8,7 +8,7 @@ from math import prod
 from typing import Literal
 
 from engine import ops
-from engine.dims import Dim, Table
+from engine.dims import Dim, Table, symbols_of
 from engine.errors import ShapeError
 from engine.ir import Graph, Node, TensorType
 from engine.ops._work import formula
@@ -56,7 +56,8 @@ class Sizes:
         tensors = {n: v.tensor for n, v in graph.values.items() if v.tensor is not None}
         shapes = {n: t.shape for n, t in tensors.items() if t.shape is not None}
         every = list(dict.fromkeys(dim for shape in shapes.values() for dim in shape))
-        number = dict(zip(every, evaluate_all(every, binding), strict=True))
+        numbers = (max(number, 0) for number in evaluate_all(every, binding))
+        number = dict(zip(every, numbers, strict=True))
         self._shapes = {n: tuple(number[d] for d in shape) for n, shape in shapes.items()}
         self._counts = {n: prod(shape) for n, shape in self._shapes.items()}
         self._host = {n: t.dtype.nbytes for n, t in tensors.items()}
@@ -114,6 +115,7 @@ def reads_partly(node: Node, name: str) -> bool:
 def works(graph: Graph, sizes: Sizes, target: Target | None = None) -> dict[str, Work]:
     """Node key to work, for every node of `graph`; kernels are those of `target`.
 
+    Operands of assumed sizes need not fit each other; then elements are counted.
     Raises: ShapeError for a node whose operands don't fit each other at these sizes.
     """
     found = {}
@@ -121,12 +123,22 @@ def works(graph: Graph, sizes: Sizes, target: Target | None = None) -> dict[str,
         view = SizedView(graph, node, sizes, target)
         try:
             found[node.key] = _work(view)
-        except ShapeError:
-            raise
         except ValueError as error:
+            if _is_assumed(graph, node, sizes.binding or {}):
+                found[node.key] = Work(_plain_gpu(view, None), _plain_cpu(view, None))
+                continue
+            if isinstance(error, ShapeError):
+                raise
             shapes = ", ".join(str(sizes.shape(n)) for n in node.inputs if n)
             raise ShapeError(f"{view.describe()} with shapes {shapes}: {error}") from error
     return found
+
+
+def _is_assumed(graph: Graph, node: Node, binding: Mapping[str, int]) -> bool:
+    """Whether a size of what a node reads or writes is not known."""
+    tensors = [graph.tensor(name) for name in (*node.reads, *node.writes)]
+    dims = [dim for t in tensors if t is not None and t.shape is not None for dim in t.shape]
+    return any(not binding.keys() >= symbols_of(dim) for dim in dims)
 
 
 class SizedView(ops.NodeView):

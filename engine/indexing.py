@@ -53,6 +53,8 @@ class Place:
         where rows of both end together, or one's rows are made of whole rows of the other.
         """
         begin, runs = self.begin + other.begin, dict(self.runs)
+        if any(row == 0 for row, _ in (*self.runs, *other.runs)):
+            return Place(begin)  # nothing lies there
         for row, gap in other.runs:
             if not self.runs and mod(self.begin, row) == 0:
                 begin = begin + self.begin // row * gap

@@ -12,10 +12,12 @@ import pytest
 
 from engine import costs, dims, ops
 from engine.costs import ASSUMED_SIZE, Sizes, Work
-from engine.errors import EngineError
+from engine.errors import EngineError, ShapeError
 from engine.importer import load_model
 from engine.ir import Graph
 from engine.ops import OpDef
+from engine.passes.infer import infer
+from engine.passes.symbols import dims_of
 from engine.rates import DeviceProfile
 from engine.work import FAR_NBYTES, NEAR_NBYTES, CpuWork, GpuWork, Products, pass_ns
 from tests.profiles import changed, round_profile
@@ -208,3 +210,14 @@ def test_unbound_symbols_are_assumed() -> None:
     assert Sizes(graph).count("x") == 2 * ASSUMED_SIZE
     assert Sizes(graph, {"m": 1}).count("x") == 2 * ASSUMED_SIZE
     assert Sizes(graph, {"n": 3}).count("x") == 6
+
+
+def test_sizes_that_are_assumed_need_not_fit() -> None:
+    text = """g (float[2, m] x, float[17, k] w) => (float[k] y) {
+        n = NonZero(x)  f = Cast<to = 1>(n)  y = Einsum<equation = "ij,jk->k">(f, w) }"""
+    graph = infer(parsed(text)).graph
+    works = costs.works(graph, Sizes(graph, {"m": 4, "k": 3}))
+    assert works["y"].gpu.launches >= 1
+    with pytest.raises(ShapeError, match="do not broadcast"):
+        (symbol,) = {s for v in graph.values.values() for s in dims_of(v.type)} - {"m", "k"}
+        costs.works(graph, Sizes(graph, {"m": 4, "k": 3, symbol: 16}))

@@ -94,6 +94,13 @@ def test_what_is_no_place() -> None:
     assert Place(0, ((3, 1),)).within(Place(0, ((6, 2),))) is None
 
 
+def test_a_part_without_elements_lies_anywhere() -> None:
+    for empty in (cut_place((2, 5), 1, 3, 0), cut_place((2, 0), 1, 0, 0)):
+        for other in (cut_place((2, 7), 1, 1, 5), empty):
+            for place in (empty.within(other), other.within(empty)):
+                assert place is not None and place.indices(0, {}).size == 0
+
+
 def test_a_place_with_open_sizes() -> None:
     n, w = symbol("n"), symbol("w")
     place = cut_place((n, 5, w), 1, 2, 3)

@@ -80,6 +80,7 @@ def _alias(editor: Editor, first: Node, node: Node) -> None:
     if is_op(node, "Identity") or len(node.outputs) != 1 or not first.outputs[0]:
         return
     copy = standard("Identity", first.outputs, node.outputs[0], like=node)
+    editor.equate(first.outputs[0], node.outputs[0])
     editor.swap(node, copy, f"{label(node)} copies the result of {label(first)}")
 
 

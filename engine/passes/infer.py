@@ -24,6 +24,7 @@ from engine.ops._agreement import requirements
 from engine.ops._fit import is_fits, node_of
 from engine.passes import bodies
 from engine.passes.base import PassResult, merge_guards
+from engine.passes.bound_sizes import bound_sizes
 from engine.passes.defaults import UNKNOWN, is_complete, onnx_kinds, probe
 from engine.passes.symbols import (
     SameSizes,
@@ -130,8 +131,9 @@ class Inference:
             graph.captures,
             graph.told,
         ):
-            return graph
-        return graph.replace(captures=captures, told=told).rebuild(kept, values.values())
+            return bound_sizes(graph)
+        done = graph.replace(captures=captures, told=told).rebuild(kept, values.values())
+        return bound_sizes(done)
 
     def _retype(self, graph: Graph, values: dict[str, Value]) -> None:
         """Gives sizes that are the same one expression; those of inputs are what a call says."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from engine import dtypes
+from engine import dims, dtypes
+from engine.dims import Dim
 from engine.dtypes import DType
 from engine.ir import Array, Graph, Node, Shape, TensorType, Value, label
 from engine.passes.base import PassResult
+from engine.passes.symbols import dims_of, lone_symbol, rename_symbols
 
 
 class Editor:
@@ -35,6 +37,8 @@ class Editor:
         self._writer: dict[str, int] = {}
         self._readers: dict[str, dict[int, None]] = defaultdict(dict)
         self._near: list[tuple[int, str, str]] = []
+        self._sizes: dict[str, Dim] = {}
+        """Symbols of values that turned out to equal others, and what they are for these."""
         self._changed = False
         for index, node in enumerate(graph.nodes):
             self._enter(index, node)
@@ -254,8 +258,25 @@ class Editor:
                 self._set(index, renamed(node, {old: new}))
         self._changed = True
 
+    def equate(self, name: str, other: str) -> None:
+        """`other` equals `name`, and stays or goes: sizes that data decide are those of `name`."""
+        kept, gone = self.shape(name) or (), self.shape(other) or ()
+        if kept == gone:
+            return
+        given = {s for n in (*self.graph.inputs, *self.graph.captures) for s in self._symbols(n)}
+        for mine, its in zip(kept, gone, strict=False):
+            symbol, size = lone_symbol(its), dims.substitute(mine, self._sizes)
+            if symbol and symbol not in given and symbol not in dims.symbols_of(size):
+                known = {k: dims.substitute(d, {symbol: size}) for k, d in self._sizes.items()}
+                self._sizes = {symbol: size, **known}
+
+    def _symbols(self, name: str) -> frozenset[str]:
+        value = self._values.get(name)
+        return frozenset() if value is None else dims_of(value.type)
+
     def _learn(self, name: str, other: str) -> None:
         """`name` and `other` are equal: keeps what is known of either, for `name`."""
+        self.equate(name, other)
         mine, theirs = self._values.get(name), self._values.get(other)
         if mine is None or theirs is None:
             return
@@ -325,6 +346,7 @@ class Editor:
         dropped = set(self.graph.captures) - set(captures)
         values = {k: v for k, v in self._values.items() if k not in dropped}
         graph = self.graph.replace(captures=captures, values=values).rebuild(self.nodes())
+        graph = rename_symbols(graph, self._sizes) if self._sizes else graph
         return PassResult(graph, tuple(self.applied), tuple(near))
 
 

@@ -90,3 +90,30 @@ def is_typed(value: Value) -> bool:
     """Whether the type of a value is known, with its rank if it is a tensor."""
     kind = value.type
     return kind is not None and not (isinstance(kind, TensorType) and kind.shape is None)
+
+
+def lone_symbol(dim: Dim) -> str:
+    """The symbol that a dim is, "" if it is a number or an expression."""
+    (name, *more) = dims.symbols_of(dim) or ("",)
+    return name if name and not more and dim == dims.symbol(name) else ""
+
+
+def rename_symbols(graph: Graph, names: Mapping[str, Dim]) -> Graph:
+    """The graph, and the bodies in it, with dims in the place of symbols."""
+    nodes = []
+    for node in graph.nodes:
+        bodies = {k: rename_symbols(body, names) for k, body in node.bodies.items()}
+        nodes.append(node.replace(attrs={**node.attrs, **bodies}) if bodies else node)
+    values = {k: _renamed(v, names) for k, v in graph.values.items()}
+    return graph.replace(nodes=tuple(nodes), values=values)
+
+
+def _renamed(value: Value, names: Mapping[str, Dim]) -> Value:
+    if dims_of(value.type) & names.keys():
+        kind = substitute_type(value.type, lambda _, dim: dims.substitute(dim, names))
+        value = value.replace(type=kind)
+    if value.dims is None or not any(dims.symbols_of(d) & names.keys() for d in value.dims.flat):
+        return value
+    content = value.dims.copy()
+    content.reshape(-1)[:] = [dims.substitute(d, names) for d in value.dims.flat]
+    return value.replace(dims=content)
