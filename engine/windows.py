@@ -80,13 +80,14 @@ class Windows:
 
         Counted from the first element of the first of these windows; for any such `columns` that
         begin at a multiple of them. Windows past the last one do not count. `fours`: the axis has
-        a multiple of four. Sizes that are open may make it more elements than need be. For
-        dilation 1.
+        a multiple of four. Sizes that are open may make it more elements than need be, and so do
+        those between the taps of a dilated kernel.
         """
         kernel, stride = self.kernel[axis], self.strides[axis]
         begin, end = self.begin[axis], self.end[axis]
         size, out = self.size[axis], self.out[axis]
-        assert isinstance(kernel, int) and self.dilations[axis] == 1
+        assert isinstance(kernel, int)
+        kernel = (kernel - 1) * self.dilations[axis] + 1
         count = (columns - 1) * stride + kernel
         if not isinstance(begin, int) or not isinstance(end, int):
             return frozenset(range(count))

@@ -42,8 +42,9 @@ ${ENTER}
     let first_d = i32(od * params.stride_d) - params.pad_d;
     let taps = params.kernel_d * params.kernel_h * params.kernel_w;
     let packs = (params.group_out + PACK - 1u) / PACK;
-    let base = (group * packs + part / PACK) * params.group_in * taps * PACK + part % PACK;
-    let at_step = taps * PACK;
+    // weights are counted in fours
+    let base = ((group * packs + part / PACK) * params.group_in * taps * PACK + part % PACK) / 4u;
+    let at_step = taps * (PACK / 4u);
     let row_step = params.in_d * params.in_h * params.in_w;
     let image = (n * params.groups + group) * params.group_in * params.in_d;
 ${START}
@@ -62,7 +63,7 @@ ${START}
         let limit = params.in_w;
         var row = ((image + u32(iz)) * params.in_h + u32(ih)) * params.in_w;
 //# endif
-        var at = base + r * params.kernel_w * PACK;
+        var at = base + r * params.kernel_w * (PACK / 4u);
 ${SUM}
     }
     let column_end = params.out_w;

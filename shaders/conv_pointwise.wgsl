@@ -49,7 +49,7 @@ ${ENTER}
     let channel_end = (group + 1u) * params.group_out;
     let last = channel_end - 1u;
     let packs = (params.group_out + PACK - 1u) / PACK;
-    var at = (group * packs + part / PACK) * params.group_in * PACK + part % PACK;
+    var at = ((group * packs + part / PACK) * params.group_in * PACK + part % PACK) / 4u;
 ${START}
 ${SUM}
     let column_end = params.plane;

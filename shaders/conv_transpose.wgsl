@@ -1,4 +1,5 @@
 // Transposed convolution by gathering: each output pixel sums the input pixels that reach it.
+// One loop, as software likes it; for GPUs there is conv_transpose_phases.wgsl.
 // spec: ONNX ConvTranspose-22
 // x: [N, groups * group_in, in_d, in_h, in_w] f32
 // w: [groups, blocks, group_in * kernel_d * kernel_h * kernel_w, PACK] f32, zeros past the last row
@@ -28,13 +29,7 @@ fn pixel(row: u32, column: i32) -> f32 {
     return select(0.0, load_x(row + select(0u, u32(column), inside)), inside);
 }
 
-// The first tap of an axis that meets the padded coordinate `at`; every step-th one follows.
-// Taps meet where tap * dilation = at modulo stride; `inverse` solves that modulo `step`.
-fn first_tap(at: i32, stride: u32, step: u32, inverse: u32, kernel: u32) -> u32 {
-    let divisor = stride / step;
-    let rest = u32(at) % stride;
-    return select(kernel, ((rest / divisor) * inverse) % step, rest % divisor == 0u);
-}
+//# include lib/taps.wgsl
 
 fn tap_count(first: u32, step: u32, kernel: u32) -> u32 {
     return (max(kernel, first) - first + step - 1u) / step;
@@ -78,7 +73,7 @@ ${ENTER}
         first_tap(od_padded, params.stride_d, params.step_d, params.inverse_d, params.kernel_d);
     let packs = (params.group_out + PACK - 1u) / PACK;
     let depth = params.group_in * params.kernel_d * params.kernel_h * params.kernel_w;
-    let base = (group * packs + part / PACK) * depth * PACK + part % PACK;
+    let base = ((group * packs + part / PACK) * depth * PACK + part % PACK) / 4u;
     let image = (n * params.groups + group) * params.group_in;
 ${START}
     // one loop over input channels and the taps that meet: loops cost more than these selects
@@ -99,7 +94,7 @@ ${START}
         if (u32(iz) < params.in_d && u32(ih) < params.in_h) {
             let row = (((image + c) * params.in_d + u32(iz)) * params.in_h + u32(ih)) * params.in_w;
             let tap = ((c * params.kernel_d + kz) * params.kernel_h + ky) * params.kernel_w + kx;
-            let at = base + tap * PACK;
+            let at = base + tap * (PACK / 4u);
 ${SUM}
         }
         kx += params.step_w;

@@ -8,7 +8,14 @@ from dataclasses import replace
 from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, is_static, product
 from engine.ops._conv_tile import Tile
 from engine.ops._convolution import Geometry, pack_of
-from engine.ops._variants import CLEARLY, SHARED_BY, loop_clocks, parts_clocks, shares_loads
+from engine.ops._variants import (
+    CLEARLY,
+    SHARED_BY,
+    UNITS,
+    loop_clocks,
+    parts_clocks,
+    shares_loads,
+)
 from engine.records import dataclass
 from engine.target import Target
 
@@ -17,6 +24,8 @@ _SHARED_TILES = ((16, 4), (32, 4), (16, 7), (8, 4))
 
 Few and of moderate size: a driver takes 0.1 to 0.4 s to compile one, and 0.9 s for (32, 7).
 """
+ENOUGH_PRODUCTS, MOST_WEIGHTS = 128, 96
+"""In a trip of a loop on a GPU."""
 LOAD, LOAD_FOUR = 24, 52
 """What software takes for eight loads or stores, of one or of four neighbours, in products."""
 
@@ -29,11 +38,24 @@ class Loop:
         trips: how often it runs. taps: products of a pixel and a channel in one trip.
         reach: pixels from the first to the last that `columns` neighbours meet in one trip are
             `columns * reach[0] + reach[1]`.
+        channels: how many trips follow each other in the innermost loop, so that a GPU may take
+            several at once.
     """
 
     trips: Dim
     taps: int
     reach: tuple[int, int]
+    channels: Dim = 1
+
+    def at_once(self, tile: Tile) -> int:
+        """Trips that a tile for GPUs takes at once.
+
+        Each has a price, which `ENOUGH_PRODUCTS` make up for, and one wave alone waits for the
+        loads of each. Weights must fit the registers that are shared by a wave.
+        """
+        weights = tile.rows * self.taps
+        most = min(ENOUGH_PRODUCTS // (weights * tile.columns), MOST_WEIGHTS // weights, 8)
+        return max((n for n in range(2, most + 1) if divisible(self.channels, n).known), default=1)
 
     def pixels(self, columns: int) -> int:
         """Pixels that a tile of `columns` meets in one trip."""
@@ -49,7 +71,8 @@ class Loop:
         loads = -(-pixels // 4) if tile.wide else pixels
         products = tile.rows * tile.columns * self.taps
         words = pixels + (tile.rows * self.taps if stack > 1 else 0)
-        return loop_clocks(self.trips, waves, products + loads + 5, words)
+        n = self.at_once(tile)
+        return loop_clocks(-(-self.trips // n), waves, n * (products + loads) + 5, n * words)
 
 
 def shared_tile(group_out: Dim, rows: Dim, width: Dim, loop: Loop) -> tuple[int, int]:
@@ -156,9 +179,9 @@ def variants(
 ) -> list[Variant]:
     """Tiles for `rows` rows of `width` pixels an output channel, best first.
 
-    Channels are uniform over a workgroup where there are tiles enough, so that GPUs load weights
-    once for all of it; of small maps an invocation takes one pixel, or a workgroup spreads over
-    channels. Tiles are so small that four waves of a small GPU fit beside each other.
+    Channels are uniform over a workgroup, so that GPUs load weights once for all of it; of small
+    maps an invocation takes one pixel. Tiles are so small that four waves of a small GPU fit
+    beside each other.
     `step` is the distance of neighbouring pixels in the output if it is not 1 (an expression).
     """
     found = _variants(geo, rows, width, loop, target, wide, step)
@@ -181,13 +204,14 @@ def _variants(
         vector = replace(large, tile=Tile(pack, columns, True), when=(whole,))
         return [vector, large] if wide and columns % 4 == 0 else [large]
     few = [Variant(Tile(r, c, step=step), (64, 1)) for r, c in ((geo.pack, 1), (pack, 2))]
-    spread = Variant(Tile(4, 4, step=step), (8, 8))
-    ways = [*(fours if fours and whole.known else [usual]), usual, *few, spread]
+    ways = [*(fours if fours and whole.known else [usual]), usual, *few]
     if is_static((rows, width, loop.trips, geo.group_out)):
         return [fastest(geo, ways, rows, width, loop)[1]]
-    many = at_least(rows * ceildiv(width, 4), 48)
+    many = at_least(
+        ceildiv(rows * ceildiv(width, 4), 64) * geo.group * blocks_of(geo, usual.tile), UNITS
+    )
     found = [replace(v, when=(*v.when, many)) for v in (*fours, usual)]
-    return [*found, spread]
+    return [*found, few[0]]
 
 
 def fastest(
@@ -213,8 +237,7 @@ def parts_of(geo: Geometry, rows: Dim, width: Dim, loop: Loop) -> int:
     channels, trips = geo.group_in, loop.trips
     assert isinstance(size, int) and isinstance(channels, int) and isinstance(trips, int)
     pack = min(geo.pack, 8)
-    tiles = (Tile(pack, 4), Tile(geo.pack, 1), Tile(pack, 2))
-    ways = [*(Variant(tile, (64, 1)) for tile in tiles), Variant(Tile(4, 4), (8, 8))]
+    ways = [Variant(Tile(r, c), (64, 1)) for r, c in ((pack, 4), (geo.pack, 1), (pack, 2))]
 
     def clocks(parts: int) -> int:
         part = replace(geo, group=parts, group_in=channels // parts)

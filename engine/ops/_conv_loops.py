@@ -34,29 +34,43 @@ _PIXEL_REPEATED = """fn pixel{n}(row: u32, limit: u32, column: i32) -> {kind} {{
 
 
 def window(
-    tile: Tile, kernel: int, stride: int, edges: Collection[int], lead: int | None = None
+    tile: Tile,
+    win: Windows,
+    kernel: int,
+    edges: Collection[int],
+    times: int = 1,
+    lead: int | None = None,
 ) -> str:
-    """The sum over input channels for one row of a kernel `kernel` wide and dilated by 1.
+    """The sum over input channels for `kernel` taps of a row of the kernel.
 
     Every pixel is loaded once, and used by several taps. `edges` are those that may be outside of
     the row. With `lead`, rows are multiples of four long, `first + lead` is one, and pixels are
-    loaded by fours.
+    loaded by fours. `times`: see `dense`.
     """
-    count = (tile.columns - 1) * stride + kernel
-    start, names = 0, [f"p{i}" for i in range(count)]
+    met = _met(tile, win, kernel)
+    start, names = 0, {i: f"p{i}" for tap in met for i in tap}
+    edges = sorted(names.keys() & set(edges))
+    loads: dict[str, str] = {}
     if lead is None:
-        lines = [f"let {name} = load_x(place + {i}u);" for i, name in enumerate(names)]
+        loads = {name: f"load_x(place + {i}u)" for i, name in names.items()}
     else:
-        start, lines = lead - 4 if lead else 0, []
-        for quad in range((count - start + 3) // 4):
-            lines.append(f"let q{quad} = quad_x(place + {quad}u);")
-        names = [f"q{(i - start) // 4}[{(i - start) % 4}]" for i in range(count)]
-    for i in sorted(edges):
-        lines.append(f"let e{i} = select(0.0, {names[i]}, in_{i});")
-        names[i] = f"e{i}"
-    pixels = [[names[tap + j * stride] for j in range(tile.columns)] for tap in range(kernel)]
-    lines += tile.multiply(pixels, "at")
-    head = [f"let in_{i} = u32(first + {i}) < limit;" for i in sorted(edges)]
+        start = lead - 4 if lead else 0
+        for i in names:
+            quad, lane = divmod(i - start, 4)
+            loads[f"q{quad}"] = f"quad_x(place + {quad}u)"
+            names[i] = f"q{quad}[{lane}]"
+    found: list[list[str]] = []
+    for tap in met:
+        lines = []
+        for i in tap:
+            name = names[i].split("[")[0]
+            if name in loads:
+                lines.append(f"let {name} = {loads.pop(name)};")
+            if i in edges and names[i] != f"e{i}":
+                lines.append(f"let e{i} = select(0.0, {names[i]}, in_{i});")
+                names[i] = f"e{i}"
+        found.append(lines)
+    head = [f"let in_{i} = u32(first + {i}) < limit;" for i in edges]
     if lead is None:
         head += ["var place = row + u32(first);", "let step = row_step;"]
     else:
@@ -65,20 +79,30 @@ def window(
             f"var place = u32((i32(row) + first + {start}) >> 2u);",
             "let step = row_step / 4u;",
         ]
-    return dense(tile, head, lines, "place += step;")
+    products = tile.multiply([[names[i] for i in tap] for tap in met], "at", before=found)
+    return dense(tile, head, products, ("place", "step"), times)
 
 
-def guarded_window(tile: Tile, win: Windows, kernel: int, lead: int | None = None) -> str:
+def _met(tile: Tile, win: Windows, kernel: int) -> list[list[int]]:
+    """For each of `kernel` taps, the pixels that it meets, counted from the first of all."""
+    step, dilation = win.strides[2], win.dilations[2]
+    return [[tap * dilation + j * step for j in range(tile.columns)] for tap in range(kernel)]
+
+
+def guarded_window(
+    tile: Tile, win: Windows, kernel: int, times: int = 1, lead: int | None = None
+) -> str:
     """The same where a row may lie outside too, or repeats itself: every load has its own place and
     condition."""
-    stride = win.strides[2]
-    count = (tile.columns - 1) * stride + kernel
-    places, loads, names = _guarded_pixels(win, count, lead)
-    pixels = [[names[tap + j * stride] for j in range(tile.columns)] for tap in range(kernel)]
-    return dense(tile, places, [*loads, *tile.multiply(pixels, "at")])
+    met = _met(tile, win, kernel)
+    places, loads, names = _guarded_pixels(tile, win, met, lead)
+    pixels = [[names[i] for i in tap] for tap in met]
+    return dense(tile, places, [*loads, *tile.multiply(pixels, "at")], times=times)
 
 
-def long_window(tile: Tile, win: Windows, lead: int | None = None) -> str:
+def long_window(
+    tile: Tile, win: Windows, edges: Collection[int], times: int = 1, lead: int | None = None
+) -> str:
     """The same for a wide kernel, so many taps at a time that `lead` holds for each of them."""
     kernel = win.kernel[2]
     assert isinstance(kernel, int)
@@ -86,11 +110,18 @@ def long_window(tile: Tile, win: Windows, lead: int | None = None) -> str:
     lines = ["let row_start = row;", "let at_start = at;", "let first_start = first;"]
 
     def taps_from(start: str, count: int) -> list[str]:
+        if tile.shared or win.repeats(2):
+            text = guarded_window(tile, win, count, times, lead)
+        else:
+            # any pixel may be at an edge for some taps
+            met = {i for tap in _met(tile, win, count) for i in tap} if edges else ()
+            text = window(tile, win, count, met, times, lead)
+        distance = f"{start} * {win.dilations[2]}" if win.dilations[2] > 1 else start
         return [
-            f"    let first = first_start + i32({start});",
+            f"    let first = first_start + i32({distance});",
             "    var row = row_start;",
-            f"    var at = at_start + {start} * PACK;",
-            guarded_window(tile, win, count, lead),
+            f"    var at = at_start + {start} * (PACK / 4u);",
+            text,
             "}",
         ]
 
@@ -102,24 +133,29 @@ def long_window(tile: Tile, win: Windows, lead: int | None = None) -> str:
 
 
 def _guarded_pixels(
-    win: Windows, count: int, lead: int | None
-) -> tuple[list[str], list[str], list[str]]:
-    """Places of neighbouring pixels in their row, their loads, and expressions of them."""
+    tile: Tile, win: Windows, met: Sequence[Sequence[int]], lead: int | None
+) -> tuple[list[str], list[str], dict[int, str]]:
+    """Places of pixels in their row, their loads, and expressions of them."""
     places: list[str] = []
     loads: list[str] = []
-    names = [f"p{i}" for i in range(count)]
+    names = {i: f"p{i}" for i in sorted({i for tap in met for i in tap})}
 
     def add(i: int, name: str, zero: str, load: str) -> None:
         at, inside = f"u32(first + {i})", f"u32(first + {i}) < limit"
         if win.repeats(2):
             at = f"u32({folded(win.repeats(2), f'first + {i}', 'params.in_w')})"
             inside = "limit > 0u"
+            if not tile.shared:
+                # rows outside are left out
+                places.append(f"let at_{name} = {at};")
+                loads.append(f"let {name} = {load}(row + at_{name});")
+                return
         places.append(f"let in_{name} = {inside};")
         places.append(f"let at_{name} = select(0u, {at}, in_{name});")
         loads.append(f"let {name} = select({zero}, {load}(row + at_{name}), in_{name});")
 
-    for start in range(0 if lead is None else lead - 4, count, 4):
-        inside = [i for i in range(start, start + 4) if 0 <= i < count]
+    for start in range(0 if lead is None else lead - 4, max(names) + 1, 4):
+        inside = [i for i in range(start, start + 4) if i in names]
         if lead is not None and len(inside) >= 3:
             add(start, f"q{start + 4}", "vec4<f32>()", "load4_x")
             for i in inside:
@@ -131,14 +167,31 @@ def _guarded_pixels(
 
 
 def dense(
-    tile: Tile, places: Sequence[str], products: Sequence[str], step: str = "row += row_step;"
+    tile: Tile,
+    places: Sequence[str],
+    products: Sequence[str],
+    pointer: tuple[str, str] = ("row", "row_step"),
+    times: int = 1,
 ) -> str:
-    """The sum over input channels for one row of the kernel."""
+    """The sum over input channels for one row of the kernel.
+
+    Args:
+        places: what comes in front. products: those of one channel.
+        pointer: where its pixels are found from, and from there to those of the next one.
+        times: how many channels a trip of the loop takes, or 0 for the only one there is.
+    """
+    if not times:
+        return join([*places, *products], 2)
+    name, step = pointer
+    lines = [*products]
+    for c in range(1, times):
+        # sums with what is the same for all of a workgroup: cheaper than to move on
+        to = [f"let {name} = {name} + {c}u * {step};", f"let at = at + {c}u * at_step;"]
+        lines += ["{", *indented([*to, *products]), "}"]
+    count = f"{times}u * " if times > 1 else ""
     loop = [
-        f"for (var c = {tile.loop_start('0u')}; c < params.group_in; c++) {{",
-        *indented(products),
-        "    at += at_step;",
-        f"    {step}",
+        f"for (var c = {tile.loop_start('0u')}; c < params.group_in; c += {times}u) {{",
+        *indented([*lines, f"at += {count}at_step;", f"{name} += {count}{step};"]),
         "}",
     ]
     return join([*places, *loop], 2)
@@ -153,7 +206,7 @@ def taps(tile: Tile, kernel: int | None, aligned: bool = False) -> list[str]:
     if kernel is None:
         found, names = _tap_pixels(tile, aligned, "")
         body = ["let start = first + i32(kx * params.dilation_w);", *found]
-        body += tile.multiply([names], "at + kx * PACK")
+        body += tile.multiply([names], "at + kx * (PACK / 4u)")
         head = "for (var kx = 0u; kx < params.kernel_w; kx++) {"
         return [head, *indented(body), "}"]
     lines: list[str] = []
@@ -205,42 +258,52 @@ def pointwise(tile: Tile, strided: bool, unroll: int, whole: bool) -> str:
     return join(lines, 1)
 
 
+def _step(tile: Tile, strided: bool) -> int:
+    """Pixels of a load."""
+    return 4 if tile.wide and not strided else 1
+
+
 def _channels(tile: Tile, strided: bool, count: int, ahead: int) -> list[str]:
     """The products of `count` channels; the loop counts `ahead` of them."""
-    lines, taps = [], []
+    lines, taps, step = [], [], _step(tile, strided)
     for c in range(count):
         row = f"row + {c}u * in_plane" if c else "row"
         behind = f" - {ahead - c}u" if ahead - c else ""
-        plane = f"first_plane + c{behind}"
-        if tile.wide and not strided:
-            lines += [
-                f"let v{c}_{j} = plane_quad_x({plane}, {row} + offset{j});"
-                for j in range(0, tile.columns, 4)
-            ]
-            taps.append([f"v{c}_{j - j % 4}[{j % 4}]" for j in range(tile.columns)])
-        else:
-            lines += [
-                f"let p{c}_{j} = plane_load_x({plane}, {row} + offset{j});"
-                for j in range(tile.columns)
-            ]
-            taps.append([f"p{c}_{j}" for j in range(tile.columns)])
+        pixels: list[str] = []
+        for j in range(0, tile.columns, step):
+            distance = f"offset{j}" if strided else f"{j // step}u"
+            place = f"{row} + {distance}" if j else row
+            form = "quad" if step == 4 else "load"
+            lines.append(f"let p{c}_{j} = plane_{form}_x(first_plane + c{behind}, {place});")
+            pixels += [f"p{c}_{j}[{k}]" for k in range(4)] if step == 4 else [f"p{c}_{j}"]
+        taps.append(pixels)
     lines += tile.multiply(taps, "at")
-    return [*lines, f"at += {count}u * PACK;", f"row += {count}u * in_plane;"]
+    return [*lines, f"at += {count}u * (PACK / 4u);", f"row += {count}u * in_plane;"]
 
 
-def offsets(tile: Tile, strided: bool) -> str:
-    """Places of the pixels that `pointwise` loads, those past the end clamped to the last.
+def start_of_row(tile: Tile, strided: bool) -> str:
+    """Where the pixels of the first channel are that `pointwise` loads: from `row` on, or each at
+    an offset from it if they are no neighbours.
 
-    They and `row` count fours where those are loaded.
+    Both count fours where those are loaded. Pixels past the end of a plane are never stored.
     """
-    step = 4 if tile.wide and not strided else 1
+    step = _step(tile, strided)
     fours = f" / {step}u" if step > 1 else ""
-    lines = [f"let in_plane = params.in_plane{fours};"]
-    lines.append("let first_plane = (n * params.groups + group) * params.group_in;")
-    lines.append("var row = first_plane * in_plane;")
-    for j in range(0, tile.columns, step):
-        place = f"min(column + {j}u, params.plane - {step}u)"
-        lines.append(f"let offset{j} = {f'source({place})' if strided else place + fours};")
+    lines = [
+        f"let in_plane = params.in_plane{fours};",
+        "let first_plane = (n * params.groups + group) * params.group_in;",
+    ]
+    if not strided:
+        lines.append(f"var row = first_plane * in_plane + column{fours};")
+        return join(lines, 1)
+    lines += [
+        "let place0 = source(column);",
+        "var row = first_plane * in_plane + place0;",
+        *(
+            f"let offset{j} = source(min(column + {j}u, params.plane - 1u)) - place0;"
+            for j in range(1, tile.columns)
+        ),
+    ]
     return join(lines, 1)
 
 
@@ -249,3 +312,15 @@ def transposed_taps(tile: Tile) -> str:
     pixels = [f"p{j}" for j in range(tile.columns)]
     lines = [f"let {name} = pixel(row, iw + {j});" for j, name in enumerate(pixels)]
     return join([*lines, *tile.multiply([pixels], "at")], 3)
+
+
+def phase_taps(tile: Tile, edges: Collection[int], times: int) -> str:
+    """The same for outputs of one phase: the sum over input channels, `times` of them in a trip."""
+    pixels = [f"p{j}" for j in range(tile.columns)]
+    lines = [f"let {name} = load_x(place + {j}u);" for j, name in enumerate(pixels)]
+    for j in sorted(edges):
+        lines.append(f"let e{j} = select(0.0, p{j}, in_{j});")
+        pixels[j] = f"e{j}"
+    head = [f"let in_{j} = u32(first + {j}) < params.in_w;" for j in sorted(edges)]
+    lines += tile.multiply([pixels], "at")
+    return dense(tile, head, lines, ("place", "step"), times)

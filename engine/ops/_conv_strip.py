@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from engine.dims import Dim
 from engine.ops._conv_tile import indented, join
 from engine.records import dataclass
+
+TAPS_AT_ONCE = 8
+"""Of a row of a kernel, where its text is not unrolled over all of them."""
 
 
 def strip_rows(stride: int, out_h: Dim, rolled: bool) -> int:
@@ -36,6 +39,8 @@ class Strip:
     `rolled` is a loop over the rows of the input, for drivers that take long to compile unrolled
     text: each adds to the rows of the output that it belongs to, and the oldest of these is stored.
     It needs a known kernel, of depth 1.
+    `width` is that of the kernel where a loop over its rows is unrolled over some taps of each, and
+    `dilation` and `strides` tell which pixels they meet.
     """
 
     rows: int
@@ -48,6 +53,8 @@ class Strip:
     edge_rows: frozenset[int] = frozenset()
     edges: frozenset[int] = frozenset()
     rolled: bool = False
+    width: int = 0
+    dilation: int = 1
 
     @property
     def pending(self) -> int:
@@ -63,6 +70,8 @@ class Strip:
 
     def taps(self) -> str:
         """All taps of one slice of the input; of a rolled strip, up to where `store` goes on."""
+        if self.width:
+            return self._by_rows()
         if self.kernel is None:
             return self._any_kernel()
         return self._rolled(*self.kernel) if self.rolled else self._known_kernel(*self.kernel)
@@ -83,17 +92,64 @@ class Strip:
         ]
         return join([*lines, "        at += 1u;", "    }", "}"], 2)
 
+    def _by_rows(self) -> str:
+        lines = [
+            "for (var ky = 0u; ky < params.kernel_h; ky++) {",
+            "    let ih = first_h + i32(ky * params.dilation_h);",
+            "    if (u32(ih) < params.in_h) {",
+            "        let row = (slice + u32(ih)) * params.in_w;",
+        ]
+        whole = self.width - self.width % TAPS_AT_ONCE if self.width > TAPS_AT_ONCE else 0
+        if whole:
+            lines.append(f"        for (var kx = 0u; kx < {whole}u; kx += {TAPS_AT_ONCE}u) {{")
+            lines += indented(self._some_taps(TAPS_AT_ONCE, "kx"), 3)
+            lines.append("        }")
+        if self.width > whole:
+            lines += ["        {", *indented(self._some_taps(self.width - whole, f"{whole}u"), 3)]
+            lines.append("        }")
+        return join([*lines, "    }", "    at += params.kernel_w;", "}"], 2)
+
+    def _some_taps(self, count: int, first: str) -> list[str]:
+        """`count` taps of a row of the kernel from tap `first` on, for one row of sums."""
+        met = [
+            [tap * self.dilation + j * self.strides[1] for j in range(self.columns)]
+            for tap in range(count)
+        ]
+        lines = [
+            f"let start = first + i32({first} * {self.dilation}u);",
+            "let place = row + u32(start);",
+        ]
+        known: set[int] = set()
+        for tap, pixels in enumerate(met):
+            for i in pixels:
+                if i in known:
+                    continue
+                known.add(i)
+                load = f"load_x(place + {i}u)"
+                if self.edges:
+                    load = f"select(0.0, {load}, u32(start + {i}) < params.in_w)"
+                lines.append(f"let p{i} = {load};")
+            lines.append(f"let w{tap} = load_w(at + {first} + {tap}u);")
+            lines += [f"s0_{j} += p{i} * w{tap};" for j, i in enumerate(pixels)]
+        return lines
+
     def _known_kernel(self, height: int, width: int) -> str:
-        lines = self._head(height, width)
+        lines = self._columns_inside()
         lines.append("let corner = i32((slice + u32(first_h)) * params.in_w) + first;")
+        weights = iter(range(height))
+        loaded = -1
         for r in range((self.rows - 1) * self.strides[0] + height):
             tops = ((row, r - row * self.strides[0]) for row in range(self.rows))
-            lines += self._products(r, width, [(row, ky) for row, ky in tops if 0 <= ky < height])
+            sums = [(row, ky) for row, ky in tops if 0 <= ky < height]
+            while loaded < max((ky for _, ky in sums), default=-1):
+                loaded = next(weights)
+                lines += self._weights(range(loaded * width, (loaded + 1) * width))
+            lines += self._products(r, width, sums)
         return join([*lines, f"at += {height * width}u;"], 2)
 
     def _rolled(self, height: int, width: int) -> str:
         step = self.strides[0]
-        lines = self._head(height, width)
+        lines = [*self._weights(range(height * width)), *self._columns_inside()]
         lines.append("let rows = min(params.rows, params.out_h - oh);")
         lines.append(f"for (var r = 0u; r < rows + {self.pending - 1}u; r++) {{")
         corner = f"i32((slice + u32(first_h) + r * {step}u) * params.in_w) + first"
@@ -103,13 +159,11 @@ class Strip:
             body += self._products(r, width, [(age, ky) for age, ky in sums if ky < height])
         return join([*lines, *indented(body)], 1)
 
-    def _head(self, height: int, width: int) -> list[str]:
-        """The weights of a slice, and which columns are inside."""
-        lines = [f"let w{i} = load_w(at + {i}u);" for i in range(height * width)]
-        return [
-            *lines,
-            *(f"let in_{i} = u32(first + {i}) < params.in_w;" for i in sorted(self.edges)),
-        ]
+    def _weights(self, taps: Iterable[int]) -> list[str]:
+        return [f"let w{i} = load_w(at + {i}u);" for i in taps]
+
+    def _columns_inside(self) -> list[str]:
+        return [f"let in_{i} = u32(first + {i}) < params.in_w;" for i in sorted(self.edges)]
 
     def _products(self, r: int, width: int, sums: Sequence[tuple[int, int]]) -> list[str]:
         """Loads row `r`; adds it to rows of sums, each with the row of the kernel that it meets."""

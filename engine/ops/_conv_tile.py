@@ -71,10 +71,17 @@ class Tile:
         lines += [f"var a{j}_{q} = bias{q};" for j in range(self.columns) for q in self.quads]
         return join(lines, 1)
 
-    def multiply(self, taps: Sequence[Sequence[str]], weights: str, suffix: str = "") -> list[str]:
+    def multiply(
+        self,
+        taps: Sequence[Sequence[str]],
+        weights: str,
+        suffix: str = "",
+        before: Sequence[Sequence[str]] = (),
+    ) -> list[str]:
         """Adds the products of each tap's `columns` pixels with its weights.
 
-        Those of all taps lie one after the other from element index `weights` on.
+        `before`: for each tap what comes in front of it; not if the tile is shared.
+        Those of all taps lie one after the other, from index `weights` of fours on.
         """
         lines, found = self._weights(len(taps), weights, suffix)
         count = len(self.quads)
@@ -89,6 +96,7 @@ class Tile:
                     lines.append(f"a{j}_{q} = a{j}_{q}{''.join(terms)};")
             return lines
         for tap, pixels in enumerate(taps):
+            lines += before[tap] if before else ()
             for q in self.quads:
                 lines.append(f"let {names[tap, q]} = {found[tap * count + q]};")
                 lines += [
@@ -100,18 +108,16 @@ class Tile:
         """Declarations, and for each four weights an expression of them."""
         count = taps * self.rows
         if not self.shared:
-            steps = [[at, f"{tap}u * PACK"][: 1 + (tap > 0)] for tap in range(taps)]
-            places = (
-                [*step, f"{4 * q}u"][: len(step) + (q > 0)] for step in steps for q in self.quads
-            )
-            return [], [f"load4_w({' + '.join(place)})" for place in places]
+            steps = [[at, f"{tap}u * (PACK / 4u)"][: 1 + (tap > 0)] for tap in range(taps)]
+            places = ([*step, f"{q}u"][: len(step) + (q > 0)] for step in steps for q in self.quads)
+            return [], [f"quad_w({' + '.join(place)})" for place in places]
         lines, found = [], []
         for start in range(0, count - count % 32, 32):
-            lines.append(f"let s{suffix}{start} = load4_w({at} + {start}u + lane * 4u);")
+            lines.append(f"let s{suffix}{start} = quad_w({at} + {start // 4}u + lane);")
             found += [f"subgroupBroadcast(s{suffix}{start}, {lane}u)" for lane in range(8)]
         for start in range(count - count % 32, count, 8):
             name = f"s{suffix}{start}"
-            lines.append(f"let {name} = load_w({at} + {start}u + lane);")
+            lines.append(f"let {name} = load_w(({at}) * 4u + {start}u + lane);")
             for first in (0, 4):
                 lanes = (f"subgroupBroadcast({name}, {first + i}u)" for i in range(4))
                 found.append(f"vec4<f32>({', '.join(lanes)})")
@@ -167,9 +173,9 @@ class Tile:
         return lines
 
 
-def indented(lines: Sequence[str]) -> list[str]:
-    """Lines one level further in."""
-    return ["    " + line for line in lines]
+def indented(lines: Sequence[str], levels: int = 1) -> list[str]:
+    """Lines some levels further in."""
+    return ["    " * levels + line for line in lines]
 
 
 def join(lines: Sequence[str], indent: int) -> str:

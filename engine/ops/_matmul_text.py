@@ -20,6 +20,7 @@ class Tile:
         kind: element type in WGSL: "f32", "i32" or "u32".
         rows, columns: elements of an invocation; 4 divides columns, or there are 1 or 2.
         workgroup: invocations along columns and rows of the result.
+        steps: elements of the inner axis in a trip of the loop: 4, or 8 which divide it.
         a_transposed, b_transposed: a is [inner, rows], b is [columns, inner].
         inner_by_four, rows_by_four, columns_by_four: 4 divides that size.
         shared: invocations of a workgroup share the inner axis (few rows) instead of rows.
@@ -42,6 +43,7 @@ class Tile:
     rows: int
     columns: int
     workgroup: tuple[int, int]
+    steps: int = 4
     a_transposed: bool = False
     b_transposed: bool = False
     inner_by_four: bool = False
@@ -212,13 +214,18 @@ def _taken(tile: Tile, operand: str, value: str, kind: str, index: int) -> str:
 
 def _loops(tile: Tile) -> Iterator[str]:
     parts = tile.shares
-    first, step = ("0u", "4u") if not tile.shared else ("share * 4u", f"{4 * parts}u")
+    first, step = ("0u", f"{tile.steps}u") if not tile.shared else ("share * 4u", f"{4 * parts}u")
     first = loop_start(first, "group.x" if tile.rolled else "")
     whole = "params.inner" if tile.inner_by_four else "whole"
     if not tile.inner_by_four:
         yield "let whole = params.inner / 4u * 4u;"
     yield f"for (var k = {first}; k < {whole}; k += {step}) {{"
     yield from _indent(_block(tile, 4))
+    if tile.steps == 8:
+        yield "    {"
+        yield "        let k = k + 4u;"
+        yield from _indent(_indent(_block(tile, 4)))
+        yield "    }"
     yield "}"
     if not tile.inner_by_four:
         first, step = ("whole", "1u") if not tile.shared else ("whole + share", f"{parts}u")

@@ -19,7 +19,14 @@ from engine.dims import (
 )
 from engine.ir import Shape
 from engine.ops._matmul_text import Tile
-from engine.ops._variants import CLEARLY, SHARED_BY, loop_clocks, parts_clocks, shares_loads
+from engine.ops._variants import (
+    CLEARLY,
+    SHARED_BY,
+    UNITS,
+    loop_clocks,
+    parts_clocks,
+    shares_loads,
+)
 from engine.records import dataclass
 from engine.target import Target
 
@@ -165,6 +172,10 @@ class Shape2D:
         """Whether rows are the same for a workgroup, so that GPUs load them once for all of it."""
         return self.workgroup[1] == 1
 
+    def steps(self, inner: Dim) -> int:
+        """Elements of the inner axis in a trip: of small tiles more, if they divide it."""
+        return 8 if self.uniform and self.columns == 1 and divisible(inner, 8).known else 4
+
     @property
     def instructions(self) -> int:
         """For the arithmetic of an invocation over four elements of the inner axis."""
@@ -178,16 +189,15 @@ class Shape2D:
 
 
 FEW_ROWS = 4
-ENOUGH = 8
-"""Workgroups that a small GPU should have at least: below, smaller tiles keep more of it busy."""
 UNIFORM = Shape2D(8, 4, (64, 1))
 """The usual shape. Larger tiles leave room for less than four waves on small GPUs."""
 NARROW = (Shape2D(8, 2, (64, 1)), Shape2D(8, 1, (64, 1)))
 LOW = Shape2D(4, 4, (64, 1))
 SQUARE = Shape2D(8, 8, (8, 8))
 LARGE = Shape2D(16, 8, (8, 4))
-"""For software: on a GPU only one wave has room for so many sums."""
+"""For software, like the one before it: on a GPU one or two waves have room for so many sums."""
 SMALL = Shape2D(4, 4, (8, 8))
+"""For software: a GPU spends half of its time on loads of rows that are not the same for all."""
 SHARING = Shape2D(FEW_ROWS, 4, (16, 8), True)
 SUBGROUP = Shape2D(16, 4, (SHARED_BY, 1), subgroup=True)
 STYLES = {
@@ -221,8 +231,9 @@ def clocks(p: Product, shape: Shape2D, parts: int = 1) -> int:
     """Estimated time of a product of known sizes on a small GPU, the inner axis in `parts`."""
     tasks, inner, size = shape.tasks(p), p.inner, product((p.rows, p.columns, *p.batch))
     assert isinstance(tasks, int) and isinstance(inner, int) and isinstance(size, int)
-    trips = -(-inner // (4 * parts))
-    found = loop_clocks(trips, tasks * parts, shape.instructions, shape.words)
+    steps = shape.steps(inner // parts)
+    trips, times = -(-inner // (steps * parts)), steps // 4
+    found = loop_clocks(trips, tasks * parts, times * shape.instructions, times * shape.words)
     return found + parts_clocks(size, parts)
 
 
@@ -236,8 +247,7 @@ def best(p: Product, splitting: bool = False) -> tuple[Shape2D, int]:
     parts = [1]
     if splitting:
         parts += [n for n in (2, 4, 8, 16) if may_split(p, n) and at_least(p.inner, 64 * n).known]
-    narrow = [s for s in NARROW if at_least(64 * s.columns, p.columns).known]
-    ways = [(shape, n) for n in parts for shape in (UNIFORM, *narrow, LOW, SQUARE, SMALL)]
+    ways = [(shape, n) for n in parts for shape in (UNIFORM, *NARROW, LOW)]
     found = min(ways, key=lambda way: clocks(p, *way))
     return found if CLEARLY * clocks(p, *found) < clocks(p, UNIFORM) else (UNIFORM, 1)
 
@@ -269,12 +279,13 @@ def _shapes(
     if target.software:
         yield LARGE, (short, at_least(p.rows, 9), at_least(p.columns, 5))
         yield SQUARE, (short, at_least(p.rows, 5), at_least(p.columns, 5))
+        yield SMALL, (short,)
     elif p.is_static:
         yield best(p)[0], (short,)
-    wide = at_least(p.columns, 160), at_least(UNIFORM.tasks(p), ENOUGH)
-    yield UNIFORM, (short, *wide)
-    yield SQUARE, (short, at_least(SQUARE.tasks(p), ENOUGH))
-    yield SMALL, (short,)
+    else:
+        wide = at_least(p.columns, 160), at_least(UNIFORM.tasks(p), UNITS)
+        yield UNIFORM, (short, *wide)
+        yield NARROW[1], (short,)
     yield SHARING, ()
 
 
@@ -336,7 +347,8 @@ def tiles(
         if any(g.known is False for g in wanted):
             continue
         unsure = any(g.known is None for g in wanted)
-        if unsure and not shape.shared and shape != SMALL and shape.workgroup != (SHARED_BY, 1):
+        last = shape.shared or shape in (SMALL, NARROW[1])
+        if unsure and not last and shape.workgroup != (SHARED_BY, 1):
             # while sizes are open, one large tile besides the small one bounds the alternatives
             if large:
                 continue
@@ -365,6 +377,7 @@ def _tile(p: Product, shape: Shape2D, fours: tuple[bool, ...]) -> Tile:
         workgroup=shape.workgroup,
         a_transposed=p.a_transposed,
         b_transposed=p.b_transposed,
+        steps=shape.steps(p.inner),
         inner_by_four=fours[0],
         rows_by_four=fours[1],
         columns_by_four=fours[2],

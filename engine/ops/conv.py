@@ -71,6 +71,7 @@ from engine.ops._matmul_tiles import Product
 from engine.ops._matmul_work import product_gpu
 from engine.ops._variants import choose, shares_loads
 from engine.ops._work import integers
+from engine.target import Target
 from engine.windows import Windows, windows
 from engine.work import GpuWork
 
@@ -215,7 +216,8 @@ def _loop(geo: Geometry) -> tuple[Dim, Dim, Loop]:
     """Rows of tiles of register tiles, pixels of a row, and the inner loop."""
     win = geo.win
     if _is_pointwise(win):
-        loop = Loop(ceildiv(geo.group_in, UNROLL), UNROLL, (UNROLL, 0))
+        trips = ceildiv(geo.group_in, UNROLL)
+        loop = Loop(trips, UNROLL, (UNROLL, 0), floordiv(geo.group_in, UNROLL))
         return geo.batch, product(win.out), loop
     out_d, out_h, out_w = win.out
     width, step = win.kernel[2], win.strides[2]
@@ -223,7 +225,7 @@ def _loop(geo: Geometry) -> tuple[Dim, Dim, Loop]:
     times = -(-taps // (MAX_UNROLLED + 1))
     taps = -(-taps // times)
     trips = geo.group_in * product(win.kernel[:2]) * times
-    loop = Loop(trips, taps, (step, max(taps - step, 0)))
+    loop = Loop(trips, taps, (min(step, taps), max(taps - step, 0)), geo.group_in)
     return geo.batch * out_d * out_h, out_w, loop
 
 
@@ -256,12 +258,13 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
         found.insert(0, few.rolled(geo.group_out) if view.target.software else few)
     calls = []
     for variant in found:
-        whole = divisible(geo.group_in, UNROLL).known is True
-        text = loops.pointwise(variant.tile, strided, UNROLL, whole)
+        times = 1 if view.target.software else loop.at_once(variant.tile)
+        whole = divisible(geo.group_in, UNROLL * times).known is True
+        text = loops.pointwise(variant.tile, strided, UNROLL * times, whole)
         call = tile_call(
             view, "conv_pointwise", geo, variant, geo.batch, plane, plane, text, weights, more
         )
-        start = call.text["START"] + "\n" + loops.offsets(variant.tile, strided)
+        start = call.text["START"] + "\n" + loops.start_of_row(variant.tile, strided)
         flags = call.flags | {"STRIDED"} if strided else call.flags
         calls.append(replace(call, text={**call.text, "START": start}, flags=flags))
     return calls
@@ -273,7 +276,7 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     plane = product(win.out)
     calls = []
     for variant in variants(geo, rows, out_w, loop, view.target):
-        for text, wide in _inner_loops(win, variant.tile):
+        for text, wide in _inner_loops(geo, variant.tile, view.target):
             when = (*variant.when, *((divisible(win.size[2], 4),) if wide else ()))
             call = tile_call(
                 view,
@@ -304,26 +307,31 @@ def _places(win: Windows, wide: bool) -> dict[str, str]:
     }
 
 
-def _inner_loops(win: Windows, tile: Tile) -> list[tuple[str, bool]]:
+def _inner_loops(geo: Geometry, tile: Tile, target: Target) -> list[tuple[str, bool]]:
     """Texts of one row of the kernel, and whether each needs rows that are multiples of four."""
+    win = geo.win
     width, step, dilation, pad = win.kernel[2], win.strides[2], win.dilations[2], win.begin[2]
+    times = 1 if target.software else _loop(geo)[2].at_once(tile) if geo.group_in != 1 else 0
+    near = isinstance(width, int) and step <= width and step <= 2 and dilation == 1
     aligned = isinstance(pad, int) and tile.columns % 4 == 0
     # of four neighbours outside of the axis, those that it repeats are neighbours too
     aligned = aligned and win.repeats(2) in ("", "wrap")
-    if isinstance(width, int) and step <= width and step <= 2 and dilation == 1:
-        leads = [pad % 4, None] if isinstance(pad, int) and aligned and width > 1 else [None]
+    if isinstance(width, int) and (near or not tile.shared):
+        fours = isinstance(pad, int) and aligned and near and width > 1
+        leads = [pad % 4, None] if isinstance(pad, int) and fours else [None]
+        edges = frozenset() if win.repeats(2) else win.edges(tile.columns, tile.wide)
         if width > MAX_UNROLLED:
-            text = partial(loops.long_window, tile, win)
+            text = partial(loops.long_window, tile, win, edges, times)
         elif tile.shared or win.repeats(2):
-            text = partial(loops.guarded_window, tile, win, width)
+            text = partial(loops.guarded_window, tile, win, width, times)
         else:
-            edges = win.edges(tile.columns, tile.wide)
-            text = partial(loops.window, tile, width, step, edges)
-        return [(text(lead), lead is not None) for lead in leads]
+            text = partial(loops.window, tile, win, width, edges, times)
+        return [(text(lead=lead), lead is not None) for lead in leads]
     kernel = width if isinstance(width, int) and width <= 3 else None
-    found = [(loops.dense(tile, (), loops.taps(tile, kernel)), False)]
+    text = partial(loops.dense, tile, (), times=times)
+    found = [(text(loops.taps(tile, kernel)), False)]
     if isinstance(pad, int) and aligned and step == 1 and pad % 4 == dilation % 4 == 0:
-        found.insert(0, (loops.dense(tile, (), loops.taps(tile, kernel, aligned=True)), True))
+        found.insert(0, (text(loops.taps(tile, kernel, aligned=True)), True))
     return found
 
 
@@ -338,7 +346,7 @@ def _strips(win: Windows, planes: Dim, software: bool) -> list[tuple[Strip, tupl
         and max(strides) <= 2
         and max(win.dilations[1:]) == 1
     ):
-        return [(Strip(1, 4), ())]
+        return [(Strip(1, 4), ())] if software else _strips_by_rows(win, planes)
     rolled = software and win.kernel[0] == win.size[0] == win.out[0] == 1 and win.out[1] != 1
     rows = strip_rows(strides[0], win.out[1], rolled)
     strip = Strip(rows, 4 if rows > 1 else 8, (height, width), (strides[0], strides[1]))
@@ -352,10 +360,30 @@ def _strips(win: Windows, planes: Dim, software: bool) -> list[tuple[Strip, tupl
         guards = (whole, divisible(win.size[2], 4))
         eights = planes * ceildiv(win.out[1], 4 // strides[0]) * ceildiv(win.out[2], 8)
         many = (*guards, at_least(eights, 4096), at_least(win.out[2], 16))
-        found = [(replace(fours, columns=8), many), (fours, guards), *found]
+        found = [(fours, guards), *found]
+        if height * width <= 9:
+            # of more weights and sums, only three waves of a small GPU have room
+            found.insert(0, (replace(fours, columns=8), many))
     return [
         (replace(strip, edges=win.edges(strip.columns, strip.wide)), when) for strip, when in found
     ]
+
+
+def _strips_by_rows(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
+    """Strips for GPUs of kernels that are large, dilated, or have large strides."""
+    width, strides, dilation = win.kernel[2], win.strides[1:], win.dilations[2]
+    if not isinstance(width, int):
+        return [(Strip(1, 4), ())]
+    strip = Strip(1, 8, strides=(strides[0], strides[1]), width=width, dilation=dilation)
+    strip = replace(strip, edges=win.edges(8))
+    whole, many = divisible(win.out[2], 4), at_least(planes * win.out[1] * win.out[2], 1 << 16)
+    found = []
+    for columns, enough in ((8, (many, at_least(win.out[2], 16))), (4, ())):
+        found += [
+            (replace(strip, columns=columns, wide=True), (*enough, whole)),
+            (replace(strip, columns=columns), enough),
+        ]
+    return found
 
 
 def _depthwise(view: Lowering, geo: Geometry) -> Stage:

@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
-from engine.dims import Dim, Guard, bounds, ceildiv, divisible, dmax, is_static, product
+from engine.dims import (
+    Dim,
+    Guard,
+    at_least,
+    bounds,
+    ceildiv,
+    divisible,
+    dmax,
+    is_static,
+    product,
+)
 from engine.errors import ShapeError
 from engine.ir import TensorType
 from engine.ops import InferView, Lowering, NodeView, OpDef, Stage, Support, no, register
@@ -27,6 +37,7 @@ from engine.ops._convolution_work import conv_transpose_cpu, tiles_gpu
 from engine.ops._fit import same
 from engine.ops._variants import choose
 from engine.ops._work import integers
+from engine.target import MAX_WORKGROUPS
 from engine.windows import SAME, Windows, check_positive, same_pads
 from engine.work import GpuWork
 
@@ -116,9 +127,55 @@ def _congruence(win: Windows) -> dict[str, Dim | float]:
     return params
 
 
+def _edges(win: Windows, width: Dim, columns: int) -> frozenset[int]:
+    """Which of the pixels that neighbouring outputs of a phase meet may be outside of a row."""
+    kernel, stride, begin, size = win.kernel[2], win.strides[2], win.begin[2], win.size[2]
+    if not is_static((kernel, begin, size, width)):
+        return frozenset(range(columns))
+    assert isinstance(kernel, int) and isinstance(begin, int)
+    assert isinstance(size, int) and isinstance(width, int)
+    before = ((kernel - 1) * win.dilations[2] - begin) // stride
+    behind = (stride - 1 + begin) // stride
+    ends = range(max(size - behind, 0), width)
+    return frozenset(range(min(before, columns))) | {end % columns for end in ends}
+
+
+def _phases(view: Lowering, geo: Geometry) -> list[Stage]:
+    """Workgroups of outputs that meet the same taps."""
+    win = geo.win
+    stages, packed = packed_weights(view, geo, transposed=True)
+    rows_d, rows_h, width = (ceildiv(o, s) for o, s in zip(win.out, win.strides, strict=True))
+    rows = geo.batch * rows_d * rows_h
+    more = {**win.params(), **_congruence(win), "rows_d": rows_d, "rows_h": rows_h}
+    loop = Loop(geo.group_in * geo.taps, 1, (1, 0), geo.group_in)
+    step = "params.stride_w"
+    calls = []
+    for variant in variants(geo, rows, width, loop, view.target, wide=False, step=step):
+        tile = variant.tile
+        text = loops.phase_taps(tile, _edges(win, width, tile.columns), loop.at_once(tile))
+        call = tile_call(
+            view,
+            "conv_transpose_phases",
+            geo,
+            variant,
+            rows,
+            width,
+            product(win.out),
+            text,
+            packed,
+            more,
+        )
+        x, y, z = call.grid
+        calls.append(replace(call, grid=(x, y * math.prod(win.strides), z)))
+    return [*stages, choose(calls)]
+
+
 def _lower(view: Lowering) -> list[Stage]:
     geo = _geometry(view)
     win = geo.win
+    blocks = geo.group * geo.packs * 2 * math.prod(win.strides)
+    if not view.target.software and at_least(MAX_WORKGROUPS, blocks).known:
+        return _phases(view, geo)
     stages, packed = packed_weights(view, geo, transposed=True)
     rows = geo.batch * win.out[0] * win.out[1] * win.strides[2]
     width = ceildiv(win.out[2], win.strides[2])

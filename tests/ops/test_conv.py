@@ -89,6 +89,15 @@ CONV = [
     conv((2, 3, 4, 37), (20, 3, 1, 16), pads=[0, 2, 0, 5], strides=[1, 2]),
     conv((1, 1, 200), (1, 1, 64), strides=[2], pads=[31, 31]),
     conv((1, 2, 9, 11), (40, 2, 1, 9), strides=[2, 3]),
+    conv((1, 1, 90), (4, 1, 10), strides=[5]),
+    conv((1, 1, 333), (20, 1, 40), strides=[16], pads=[7, 12]),
+    conv((1, 8, 11, 14), (16, 8, 3, 3), strides=[3, 3], pads=[1, 1, 1, 1]),
+    conv((1, 12, 11, 13), (20, 12, 3, 3), dilations=[2, 2], pads=[2, 2, 2, 2]),
+    conv((1, 4, 9, 18), (4, 1, 7, 7), group=4, pads=[3, 3, 3, 3]),
+    conv((1, 64, 32, 33), (64, 1, 7, 7), group=64, pads=[3, 3, 3, 3], strides=[1, 1]),
+    conv((1, 4, 60), (4, 1, 31), group=4, pads=[15, 15]),
+    conv((1, 4, 9, 12), (8, 1, 3, 3), group=4, dilations=[2, 2], pads=[2, 2, 2, 2]),
+    conv((1, 4, 19, 17), (4, 1, 3, 3), group=4, strides=[3, 3], pads=[1, 1, 1, 1]),
 ]
 TRANSPOSED = [
     transposed((1, 3, 5, 7), (3, 5, 3, 3)),
@@ -119,6 +128,8 @@ TRANSPOSED = [
     transposed((1, 2, 3, 4, 5), (2, 3, 2, 3, 3), strides=[1, 2, 2]),
     transposed((1, 3, 5, 5), (3, 4, 1, 1), strides=[3, 3]),
     transposed((1, 8, 20, 20), (8, 24, 2, 2), strides=[2, 2]),
+    transposed((2, 8, 9, 16), (8, 12, 4, 4), strides=[2, 2], pads=[1, 1, 1, 1]),
+    transposed((1, 8, 3, 50), (8, 20, 1, 8), strides=[1, 4], pads=[0, 2, 0, 3]),
 ]
 CASES = CONV + TRANSPOSED
 
@@ -374,7 +385,7 @@ def test_edges_are_what_windows_meet_outside(fours: bool, data: st.DataObject) -
 
 SPLIT = [
     conv((1, 256, 7, 7), (40, 256, 3, 3), pads=[1, 1, 1, 1]),
-    conv((2, 128, 7, 7), (24, 128, 1, 1)),
+    conv((2, 512, 7, 7), (24, 512, 1, 1)),
     conv((2, 128, 5, 9), (20, 128, 3, 1), bias=False, strides=[2, 2]),
     conv((1, 256, 14, 14), (36, 256, 1, 1), strides=[2, 2]),
 ]
