@@ -36,9 +36,10 @@ from engine.records import dataclass
 MAX_VALUE_SIZE = 256
 FEW_ROWS = 8
 """Rows that share a key head below which each gets a workgroup."""
-TILES = ((64, Tile(8, 4, 8)), (MAX_VALUE_SIZE, Tile(4, 4, 8)))
-"""Up to which value size registers hold a tile. Workgroups of 64 fill the waves of every GPU;
-software Vulkan prefers Tile(8, 8, 4) by a seventh."""
+TILE = Tile(4, 4, 8)
+"""Workgroups of 64 fill the waves of every GPU, and two of them fit its registers."""
+SOFTWARE_TILES = ((64, Tile(8, 4, 8)), (MAX_VALUE_SIZE, TILE))
+"""Up to which value size software holds a tile in registers."""
 TILE_KEYS = 32
 ROW_KEYS = 256
 UNBOUNDED = 1 << 30
@@ -216,7 +217,9 @@ def _lower(view: Lowering) -> Sequence[Stage]:
     if size % 4 == 0:
         flags.add("VEC4")
 
-    tile = next(tile for most, tile in TILES if value_size <= most)
+    tile = TILE
+    if view.target.software:
+        tile = next(tile for most, tile in SOFTWARE_TILES if value_size <= most)
 
     def call(few: bool) -> KernelCall:
         rows = q.length * groups

@@ -159,7 +159,11 @@ def _lower_gemm(view: Lowering) -> Sequence[Stage]:
         b=b,
         rows=rows,
         columns=columns,
-        inner=view.shape(0)[0 if view.attr("transA", 0) else 1],
+        inner=_inner(
+            view,
+            view.shape(0)[0 if view.attr("transA", 0) else 1],
+            view.shape(1)[1 if view.attr("transB", 0) else 0],
+        ),
         a_transposed=a_transposed,
         b_transposed=b_transposed,
         b_panels=_panels(view, bool(view.attr("transB", 0))),

@@ -11,9 +11,11 @@ from hypothesis import strategies as st
 
 from cpu_fallback import registry
 from engine.ops import Lowering, definition
+from engine.runtime import targets
 from engine.target import Target
 from tests.ops.harness import (
     OpCase,
+    case_id,
     check_cpu,
     check_engine_cpu,
     check_gpu,
@@ -207,3 +209,10 @@ def test_what_the_gpu_refuses(case: OpCase, reason: str) -> None:
 
 
 test_node_suite = gpu_node_suite("Attention", "RotaryEmbedding")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", CASES[::9], ids=case_id)
+def test_tiles_for_software(case: OpCase, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    check_gpu(case)

@@ -1,0 +1,102 @@
+"""Default kernels of products suit a small GPU, by what their text shows.
+
+An integrated GPU has 256 registers a lane for all waves of a unit, loads what is the same for a
+wave only once, and computes while it loads: four waves should fit, and products should outnumber
+loads by far. What its compiler makes of the text is not known here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from engine.ops import KernelCall, Lowering, definition
+from engine.target import Target
+from tests.ops.conv_cases import conv, transposed
+from tests.ops.harness import OpCase, case_id, inferred
+
+F = "float32"
+MOST_SUMS, LEAST_PRODUCTS = 32, 64
+REUSE = 4
+"""Products of an invocation for each of its loads, at least."""
+KERNELS = ("conv_dense", "conv_pointwise", "conv_transpose_phases", "matmul")
+
+
+def product(a: tuple[int, ...], b: tuple[int, ...], **attrs: Any) -> OpCase:
+    return OpCase("Gemm" if attrs else "MatMul", ((a, F), (b, F)), attrs, constants=(1,))
+
+
+CASES = [
+    conv((1, 64, 56, 56), (64, 64, 3, 3), pads=[1] * 4),
+    conv((1, 256, 14, 14), (256, 256, 3, 3), pads=[1] * 4),
+    conv((1, 512, 7, 7), (512, 512, 3, 3), pads=[1] * 4),
+    conv((1, 64, 27, 27), (24, 64, 3, 3), strides=[2, 2]),
+    conv((1, 64, 28, 28), (64, 64, 3, 3), pads=[2] * 4, dilations=[2, 2]),
+    conv((1, 32, 28, 28), (64, 32, 5, 5), pads=[2] * 4),
+    conv((1, 8, 64, 64), (64, 8, 9, 9), pads=[4] * 4),
+    conv((1, 64, 28, 28), (64, 16, 3, 3), pads=[1] * 4, group=4),
+    conv((1, 64, 1000), (64, 64, 8), strides=[4]),
+    conv((1, 64, 56, 56), (256, 64, 1, 1)),
+    conv((1, 96, 56, 56), (24, 96, 1, 1)),
+    conv((1, 512, 7, 7), (2048, 512, 1, 1)),
+    conv((1, 64, 28, 28), (128, 64, 1, 1), strides=[2, 2]),
+    transposed((1, 64, 28, 28), (64, 32, 4, 4), strides=[2, 2], pads=[1] * 4),
+    transposed((1, 64, 7, 7), (64, 24, 2, 2), strides=[2, 2]),
+    product((128, 768), (768, 768)),
+    product((12, 384), (384, 1536)),
+    product((1000, 64), (64, 32)),
+    product((12, 128, 64), (12, 64, 128)),
+    product((128, 768), (768, 768), transB=1),
+    product((768, 50), (768, 70), transA=1),
+]
+
+
+def calls(case: OpCase, dynamic: bool) -> Iterator[KernelCall]:
+    """All alternatives that register tiles compute."""
+    graph, node, _ = inferred(case, dynamic=dynamic)
+    op = definition(node)
+    assert op is not None and op.lower is not None
+    target = Target.baseline()
+    for stage in op.lower(Lowering(graph, node, target, lambda t: "s", lambda *a: "d")):
+        yield from (
+            c
+            for c in stage
+            if c.shader in KERNELS
+            and "SHARED" not in c.flags  # few rows: as fast as the memory gives the other operand
+            and "2 >= " not in str([*c.when, ""][0])  # images of two pixels at most
+        )
+
+
+def words(kind: str) -> int:
+    """Of a type in WGSL."""
+    found = re.match(r"vec(\d)", kind)
+    return int(found[1]) if found else 1
+
+
+def products(text: str, kind: str) -> int:
+    """Multiply-adds of an invocation."""
+    return words(kind) * len(re.findall(r"\b(?:a\d+_\d+ \+=|sum\d+_\d+ = fma\()", text))
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("case", CASES, ids=case_id)
+def test_tiles_leave_room_for_waves_that_compute(case: OpCase, dynamic: bool) -> None:
+    found = list(calls(case, dynamic))
+    assert found
+    for call in found:
+        text = call.text.get("BODY") or call.text["START"] + "\n" + call.text["SUM"]
+        kind = "vec4<f32>"
+        if call.shader == "matmul":
+            (kind,) = set(re.findall(r"var sum\d+_\d+ = ([^(]*)\(", text))
+        sums = words(kind) * len(re.findall(r"\bvar (?:a|sum)\d+_\d+ = ", text))
+        assert 8 <= sums <= MOST_SUMS
+        lanes = call.overrides["WORKGROUP_X"], call.overrides["WORKGROUP_Y"]
+        assert lanes == (64, 1), "what a wave shares is not the same for all of it"
+        trip = max(text.split("for ("), key=lambda loop: products(loop, kind))
+        count = products(trip, kind)
+        assert count >= LEAST_PRODUCTS, "a trip's own instructions weigh too much"
+        loads = len(re.findall(r"\b(?:load|load4|quad|plane_load|plane_quad)_[xb]\(", trip))
+        assert count >= REUSE * loads
