@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import field
 from typing import Literal
 
@@ -37,6 +37,11 @@ class Options:
     refused: Mapping[str, str] = field(default_factory=dict)
     growing: frozenset[tuple[str, str]] = frozenset()
     tuning: Tuning = field(default_factory=Tuning)
+
+
+def names_of(names: Collection[str] | str) -> frozenset[str]:
+    """Names as a set; a string is one name, not its letters."""
+    return frozenset({names} if isinstance(names, str) else names)
 
 
 def check_device(device: str) -> DeviceChoice:

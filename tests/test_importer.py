@@ -581,3 +581,28 @@ def test_models_over_two_gigabytes(tmp_path: Path) -> None:
     graph = run_passes(load_model(tmp_path / "m.onnx").graph).graph
     assert graph.constant("w").nbytes > 2 << 30
     assert [n.op_type for n in graph.nodes] == ["Gather", "Squeeze"]
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\n", "pointer of Git LFS"),
+        (b"\n<!DOCTYPE html><html>not found</html>", "page of text"),
+        (b"\x1f\x8b\x08\x00rest", "compressed by gzip"),
+        (b"PK\x03\x04rest", "ZIP archive"),
+        (b"\x89HDF\r\n", "HDF5"),
+        (b"\xff\xffrest", "damaged or truncated"),
+    ],
+)
+def test_files_of_other_kinds_are_named(tmp_path: Path, content: bytes, words: str) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(content)
+    with pytest.raises(ModelError, match=f"model.onnx is no ONNX model.*{words}"):
+        load_model(path)
+
+
+def test_a_model_without_a_graph_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "empty.onnx"
+    path.write_bytes(b"")
+    with pytest.raises(ModelError, match=r"empty\.onnx has no graph"):
+        load_model(path)

@@ -73,7 +73,7 @@ def execute(arguments: argparse.Namespace) -> None:
     name = arguments.model.name
     say(*bench_report.heading(name, results, settings.cool_down_s))
     console().print(bench_table(results.measured))
-    say(*bench_report.verdict(results.measured))
+    say(*bench_report.verdict(results.measured), *bench_report.disturbances(results.measured))
     if arguments.json is not None:
         text = json.dumps(bench_report.as_json(name, results), indent=1)
         arguments.json.write_text(text + "\n", encoding="utf-8")

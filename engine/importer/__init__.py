@@ -86,7 +86,7 @@ def load_model(
 
 def _load(proto: ModelProto, path: Path | None, for_gpu: bool) -> Model:
     if not proto.HasField("graph"):
-        raise ModelError("the model has no graph: it is empty, or no ONNX model")
+        raise ModelError(f"{path or 'the model'} has no graph: it is empty, or no ONNX model")
     weights = Weights(path)
     light = detach(proto, weights)
     check(light, weights)
@@ -128,11 +128,25 @@ def _read(path: Path) -> ModelProto:
     return _parse(path.read_bytes(), str(path))
 
 
+OTHER_KINDS = (
+    (b"version https://git-lfs", "a pointer of Git LFS; `git lfs pull` fetches the file"),
+    (b"<", "a page of text, such as a refused download leaves"),
+    (b"\x1f\x8b", "compressed by gzip; unpack it first"),
+    (b"PK\x03\x04", "a ZIP archive; unpack it, or export the model in it to ONNX"),
+    (b"\x89HDF", "an HDF5 file, as Keras writes; export the model to ONNX"),
+)
+"""How files begin that are taken for models, and what they are."""
+
+
 def _parse(data: bytes, what: str) -> ModelProto:
     try:
         proto: ModelProto = ModelProto.FromString(data)
         return proto
     except DecodeError:
+        start = data[:64].lstrip()
+        kind = next((k for begin, k in OTHER_KINDS if start.startswith(begin)), None)
+        if kind is not None:
+            raise ModelError(f"{what} is no ONNX model but {kind}") from None
         raise ModelError(
             f"{what} is no ONNX model: the protobuf is damaged or truncated ({len(data)} bytes)"
         ) from None

@@ -36,6 +36,8 @@ from engine.passes.symbols import (
 )
 
 SMALL_SIZE = 65536
+MAX_NBYTES = 1 << 29
+"""Weights that are made of less, such as zeros, are not larger: a call makes those."""
 _GROWTH = 4
 _WEIGHT_OPS = frozenset({"Cast", "CastLike", "ConstantOfShape", "DequantizeLinear"})
 Kinds = list[ValueType | None]
@@ -379,7 +381,8 @@ class Inference:
                 return given <= SMALL_SIZE
             count = int(np.prod(shape, dtype=object))
             size, nbytes = size + count, nbytes + count * kind.dtype.nbytes
-        return size <= SMALL_SIZE or nbytes <= _GROWTH * given or node.op_type in _WEIGHT_OPS
+        weights = node.op_type in _WEIGHT_OPS and nbytes <= MAX_NBYTES
+        return size <= SMALL_SIZE or nbytes <= _GROWTH * given or weights
 
     def _compute(self, node: Node, values: dict[str, Value]) -> None:
         inputs = [values[n].constant if n else None for n in node.inputs]

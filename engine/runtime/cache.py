@@ -32,6 +32,10 @@ _HEADER_NBYTES = len(_MAGIC) + _DIGEST_NBYTES
 _CHUNK_NBYTES = 1 << 20
 
 
+_told: set[Path] = set()
+"""Folders that could not be written, which is said once."""
+
+
 def folder() -> Path | None:
     """Where files are kept; None if nothing is."""
     chosen = os.environ.get(VARIABLE, "")
@@ -95,7 +99,11 @@ def store(name: str, parts: Iterable[bytes | memoryview]) -> bool:
         os.replace(temporary, place / name)
         _prune(place, name)
     except OSError as error:
-        log.warning("%s could not be kept in %s: %s", name, place, error)
+        why = error.strerror or error
+        level = logging.DEBUG if place in _told else logging.WARNING
+        hint = f"{VARIABLE} is another folder, or off"
+        log.log(level, "nothing can be kept for later starts in %s: %s; %s", place, why, hint)
+        _told.add(place)
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
         return False

@@ -9,6 +9,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from difflib import get_close_matches
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from engine.errors import (
     UnsupportedOpError,
 )
 from engine.ir import Graph, Node, OptionalType, is_control_flow
-from engine.options import Options, check_device
+from engine.options import Options, check_device, names_of
 from engine.partition import check_all_gpu
 from engine.plan import Plan
 from engine.rates import DeviceProfile
@@ -54,13 +55,14 @@ class InferenceSession:
 
     Args:
         model: path, bytes, or ModelProto.
-        sess_options: accepted for ONNX Runtime's sake; what it asks for is not used, and logged.
+        sess_options, provider_options: accepted for ONNX Runtime's sake; what they ask for is not
+            used, and logged.
         providers: ONNX Runtime's list; one that names only the CPU means `device="cpu"`.
         device: "auto" takes the split with the least predicted time, "gpu" runs whatever has a
             kernel on the GPU, "cpu" runs everything in NumPy.
         require_gpu: refuse the model if any node would run on the CPU; "auto" then means "gpu".
         adapter: index or part of the name of the GPU; see `onnx-wgpu devices`.
-        disable: names of passes and fusion rules to leave out.
+        disable: names of passes and fusion rules to leave out; a string is one name.
         target: limits and features that kernels may use: a `Target`, "baseline" (what every
             WebGPU device guarantees) or "adapter" (all that this one offers; the default unless
             the environment variable ENGINE_TARGET says otherwise).
@@ -81,11 +83,12 @@ class InferenceSession:
         model: str | PathLike[str] | bytes | Any,
         sess_options: Any = None,
         providers: Sequence[Any] | None = None,
+        provider_options: Sequence[Any] | None = None,
         *,
         device: str = "auto",
         require_gpu: bool = False,
         adapter: int | str | None = None,
-        disable: Collection[str] = (),
+        disable: Collection[str] | str = (),
         target: Target | str | None = None,
         tuning: Tuning | str | None = None,
         profile: DeviceProfile | str | PathLike[str] | None = None,
@@ -95,13 +98,13 @@ class InferenceSession:
             device = "gpu"
         if require_gpu and device == "cpu":
             raise EngineError("require_gpu is set, and so is that everything runs on the CPU")
-        options = Options(device=check_device(device), disable=frozenset(disable))
+        options = Options(device=check_device(device), disable=names_of(disable))
         if options.disable:
             from engine.compiler import check_options
 
             check_options(options)
-        if sess_options is not None:
-            log.info("sess_options is accepted for compatibility; none of it changes the session")
+        if sess_options is not None or provider_options is not None:
+            log.info("options are accepted for compatibility; none of them changes the session")
         self._require_gpu = require_gpu
         self._adapter = adapter
         self._profile = _named(profile)
@@ -457,5 +460,18 @@ def _check_operators(graph: Graph) -> None:
             domain = node.domain or "ai.onnx"
             raise UnsupportedOpError(
                 f"node {node.name or node.key!r}: nothing implements {domain} "
-                f"{node.op_type}-{node.since_version}"
+                f"{node.op_type}-{node.since_version}{_next_step(node)}"
             )
+
+
+def _next_step(node: Node) -> str:
+    """What a user can do about an operator that nothing implements."""
+    from engine import ops
+
+    known = {op.op_type for op in ops.registered() if op.domain == node.domain}
+    near = get_close_matches(node.op_type, known, 1, cutoff=0.8)
+    if near:
+        return f"; is {near[0]} meant?"
+    if node.domain:
+        return "; operators of one's own run if the model brings them as functions (FunctionProto)"
+    return "; `onnx-wgpu ops` lists what there is"

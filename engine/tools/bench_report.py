@@ -19,6 +19,10 @@ from engine.tools.drawing import Bar, Drawing, stacked
 
 PACKAGES = ("onnx-wgpu", "wgpu", "numpy", "onnx", "onnxruntime")
 TITLES = {ONNXRUNTIME: "ORT CPU"}
+UNSTEADY = 2.0
+"""Medians that are so many times the least say more of the machine than of the model."""
+BUSY = 0.5
+"""Load beyond the cores, that of the measurement itself included, which is other work."""
 _PARTS = (
     ("compute on the GPU", ("wait",)),
     ("compute on the CPU", ("host",)),
@@ -178,6 +182,22 @@ def verdict(results: Sequence[Measurement]) -> list[str]:
         parts = ", ".join(f"{v / whole:.0%} {k}" for k, v in shares.items())
         lines.append(f"the time of the GPU's calls: {parts}")
     return lines
+
+
+def disturbances(results: Sequence[Measurement]) -> list[str]:
+    """Whether the machine had other work to do, in which case figures say less."""
+    lines = []
+    load, cores = machine().get("load"), os.cpu_count() or 1
+    if load is not None and float(load) > cores + BUSY:
+        lines.append(f"the machine was busy: load {load} on {count_text(cores, 'core')}")
+    for result in results:
+        ratio = result.median_ms / max(result.min_ms, 1e-9)
+        if ratio > UNSTEADY:
+            lines.append(
+                f"calls of {_named(result)} were unsteady: the median is {ratio:.1f} times the "
+                "least; other work may have held the cores"
+            )
+    return [*lines, "so compare the least times, or measure again"] if lines else []
 
 
 def _named(result: Measurement) -> str:

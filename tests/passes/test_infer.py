@@ -531,3 +531,11 @@ def test_real_models(model: RealModel) -> None:
             kind = done.tensor(name)
             assert kind.dtype.numpy == wanted.dtype
             assert tuple(dims.evaluate(d, binding) for d in kind.shape) == wanted.shape
+
+
+def test_a_constant_larger_than_memory_is_left_to_the_call() -> None:
+    sizes = {"s": np.array([200000, 200000], np.int64)}
+    graph = infer(graph_of([node("ConstantOfShape", "s", "y")], [], ["y"], sizes)).graph
+    assert [n.op_type for n in graph.nodes] == ["ConstantOfShape"]
+    assert shown(graph, "y") == "float32[200000, 200000]"
+    assert graph.constant("y") is None

@@ -86,13 +86,17 @@ def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path)
     assert cache.folder() is not None
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_folder_that_cannot_be_written_is_no_error_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_bytes(b"")
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "file"))
-    assert not cache.store("a", [b"x"])
-    assert cache.load("a") is None
+    for name in "ab":
+        assert not cache.store(name, [b"x"])
+        assert cache.load(name) is None
+    (said,) = (r.getMessage() for r in caplog.records if r.levelname == "WARNING")
+    assert f"nothing can be kept for later starts in {tmp_path / 'file'}" in said
+    assert f"{cache.VARIABLE} is another folder, or off" in said
 
 
 def test_keys_tell_parts_apart() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 
 import engine
@@ -185,7 +186,9 @@ def test_inputs_need_not_be_contiguous_and_are_never_written(device: str) -> Non
 
 
 def test_options_of_onnx_runtime_are_accepted() -> None:
-    with affine(sess_options=object(), providers=["CPUExecutionProvider"]) as session:
+    with affine(
+        sess_options=object(), providers=["CPUExecutionProvider"], provider_options=[{}]
+    ) as session:
         np.testing.assert_array_equal(session.run(["z"], FEED, None)[0], -SUM)
         assert session.get_providers() == ["CPUExecutionProvider"]
 
@@ -199,6 +202,26 @@ def test_providers_choose_the_device(caplog: pytest.LogCaptureFixture) -> None:
     with InferenceSession(parse(AFFINE), providers=both, device="gpu") as session:
         assert session.get_providers()[0] == "WgpuExecutionProvider"
     assert "CUDAExecutionProvider" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("node", "words"),
+    [
+        ("Reluu(x)", "Reluu-17; is Relu meant"),
+        ("Frobnicate(x)", "`onnx-wgpu ops` lists"),
+        ("com.acme.MyOp(x)", "if the model brings them as functions"),
+    ],
+)
+def test_an_unknown_operator_says_what_can_be_done(node: str, words: str) -> None:
+    head = '<ir_version: 8, opset_import: ["": 17, "com.acme": 1]>'
+    model = onnx.parser.parse_model(f"{head} g (float[2] x) => (float[2] y) {{ y = {node} }}")
+    with pytest.raises(UnsupportedOpError, match=words):
+        engine.InferenceSession(model, device="cpu")
+
+
+def test_a_string_is_the_name_of_one_rule() -> None:
+    with pytest.raises(EngineError, match=r"named \['fusion'\]"):
+        affine(disable="fusion")
 
 
 def test_unknown_devices_and_rules_are_refused() -> None:

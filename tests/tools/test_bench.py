@@ -117,6 +117,20 @@ def test_the_verdict_says_when_the_gpu_loses_and_why() -> None:
     assert bench_report.verdict([timed("cpu", 8.0), gpu]) == [won]
 
 
+def test_figures_of_a_busy_machine_say_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    load = {"load": "0.9"}
+    monkeypatch.setattr(bench_report, "machine", lambda: load)
+    monkeypatch.setattr("engine.tools.bench_report.os.cpu_count", lambda: 2)
+    steady, restless = timed("cpu", 1.0, 1.5, 1.5), timed("gpu", 1.0, 5.0, 6.0)
+    assert bench_report.disturbances([steady]) == []
+    unsteady, advice = bench_report.disturbances([steady, restless])
+    assert "the GPU were unsteady: the median is 5.0 times the least" in unsteady
+    assert "least" in advice
+    load["load"] = "4.0"
+    busy, _ = bench_report.disturbances([steady])
+    assert busy == "the machine was busy: load 4.0 on 2 cores"
+
+
 def test_errors_are_relative_and_shapes_count() -> None:
     whole = np.array([1.0, -8.0, np.nan, np.inf], np.float32)
     near = np.array([1.5, -8.0, np.nan, np.inf], np.float32)
