@@ -6,10 +6,10 @@ reads what the Pad reads. Padding with zeros is the convolution's own.
 
 from __future__ import annotations
 
-from engine.dims import bounds
+from engine.dims import at_least
 from engine.ir import Node
 from engine.ops import NodeView
-from engine.ops.pad import pad_amounts
+from engine.ops.pad import least_size, pad_amounts
 from engine.windows import Windows
 
 OUTSIDE = "outside"
@@ -48,9 +48,8 @@ def with_border(view: NodeView, pad: NodeView) -> Node | str:
             return "it crops, or sizes decide how much is padded"
         if begin[axis] or end[axis]:
             return "zeros are padded along the same axis"
-        least = {"edge": 1, "reflect": max(before, after) + 1, "wrap": max(before, after)}[mode]
-        if (bounds(pad.shape(0)[axis + 2])[0] or 0) < max(least, 1):
-            return "it may repeat an element more than once"
+        if at_least(pad.shape(0)[axis + 2], least_size(mode, before, after)).known is False:
+            return "it repeats an element more than once"
         begin[axis], end[axis], outside[axis] = before, after, mode
     attrs = {k: v for k, v in view.node.attrs.items() if k != "auto_pad"}
     attrs |= {"pads": [*begin, *end], OUTSIDE: outside}

@@ -173,17 +173,32 @@ def _lower_pad(view: Lowering) -> Sequence[Stage]:
     return [(call,)]
 
 
+def least_size(mode: str, before: Dim, after: Dim) -> Dim:
+    """How long an axis has to be at least to be padded without repeating an element twice."""
+    far = dmax(before, after)
+    return dmax({"edge": 1, "reflect": far + 1, "wrap": far}[mode], 1)
+
+
 def _supports_pad(view: NodeView) -> Support:
-    """Only a constant can fill the border of an axis without elements."""
+    """Only a constant can fill the border of an axis without elements.
+
+    Where convolutions read it, which may do it themselves, an axis of open size is to be as long as
+    they need it: calls with shorter ones get another plan.
+    """
     mode = _pad_mode(view)
     if mode == "constant":
         return YES
     if mode not in _FOLD:
         return no(f"the mode {mode!r} is unknown")
+    readers = view.graph.consumers.get(view.node.key, ())
+    by_convs = bool(readers) and all(r.op_type == "Conv" for r in readers)
     guards = []
     for axis in pad_axes(view):
         left = axis.size - dmax(0 - axis.before, 0) - dmax(0 - axis.after, 0)
-        if not axis.plain:
+        least = least_size(mode, axis.before, axis.after)
+        if not axis.plain and by_convs and not isinstance(left, int) and least != 1:
+            guards.append(at_least(left, least, f"an axis is longer than what Pad adds, {mode}"))
+        elif not axis.plain:
             guards.append(at_least(left, 1, "an axis that Pad repeats has elements"))
     if any(g.known is False for g in guards):
         return no("an axis to be padded by its own elements has none")

@@ -62,13 +62,16 @@ def _swap(editor: Editor, pad: Node, view: Node) -> str:
                 return f"the padded axis {axis} has size 1"
             inner[place] = start[axis]
             new_pads[place], new_pads[place + len(end)] = before, after
-    target = reshape_target(start, tuple(inner))
-    if target is None:
+    by_axes = is_op(view, "Unsqueeze", "Squeeze") and bool(view.input(1))
+    target = None if by_axes else reshape_target(start, tuple(inner))
+    if target is None and not by_axes:
         return "the shape before padding can't be written as one Reshape target"
-    shape = editor.constant(f"{view.key}.shape", np.array(target.sizes, np.int64))
     unpadded = editor.add_value(f"{view.key}.unpadded", TensorType(dtype, tuple(inner)))
-    attrs = {"allowzero": 1} if target.allow_zero else {}
-    reshape = standard("Reshape", (pad.inputs[0], shape), unpadded, attrs, like=view)
+    reshape = view.replace(inputs=(pad.inputs[0], *view.inputs[1:]), outputs=(unpadded,))
+    if target is not None:
+        shape = editor.constant(f"{view.key}.shape", np.array(target.sizes, np.int64))
+        attrs = {"allowzero": 1} if target.allow_zero else {}
+        reshape = standard("Reshape", (pad.inputs[0], shape), unpadded, attrs, like=view)
     sizes = editor.constant(f"{view.key}.pads", np.array(new_pads, np.int64))
     moved = pad.replace(inputs=(unpadded, sizes, *pad.inputs[2:3]), outputs=view.outputs)
     words = f"{label(pad)} moved behind {label(view)}"

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+import engine
 from engine.ops import _conv_winograd as winograd
 from engine.runtime import targets
 from tests.ops.conv_cases import winograd_sizes
+from tests.ops.harness import compare
 from tests.ops.test_prologues import Net, floats, labels
 
 pytestmark = pytest.mark.gpu
@@ -105,11 +107,25 @@ def test_more_than_one_period_is_copied() -> None:
     assert labels(net, y) == ["Pad", "Conv"]
 
 
-def test_open_sizes_are_copied_unless_they_are_surely_long_enough() -> None:
-    for shape, wanted in (((1, 2, "n"), ["Pad", "Conv"]), (("n", 2, 10), ["Pad + Conv"])):
-        net = Net()
-        x = net.feed(floats(1, 2, 10), shape)
-        assert labels(net, Case((1, 2, 10), (4, 2, 3), (1, 1)).add(net, "reflect", x)) == wanted
+@pytest.mark.parametrize("mode", MODES)
+def test_calls_of_open_sizes_that_are_too_short_get_another_plan(mode: str) -> None:
+    net = Net()
+    y = Case((1, 2, 10), (4, 2, 3), (3, 2)).add(
+        net, mode, net.feed(floats(1, 2, 10), ("b", 2, "n"))
+    )
+    model, kernels = net.model([y]), []
+    with (
+        engine.InferenceSession(model, device="gpu") as gpu,
+        engine.InferenceSession(model, device="cpu") as cpu,
+    ):
+        for batch, size in ((1, 10), (2, 4), (1, 3), (1, 2), (3, 12)):
+            feeds = {"x0": floats(batch, 2, size)}
+            (found,), (wanted,) = gpu.run(None, feeds), cpu.run(None, feeds)
+            compare(found, wanted, 2e-5)
+            kernels.append([d.label for d in gpu.plan(feeds).dispatches])
+    least = {"edge": 1, "reflect": 4, "wrap": 3}[mode]
+    whole = [["Pad + Conv"] if size >= least else ["Conv"] for size in (10, 4, 3, 2, 12)]
+    assert kernels == whole
 
 
 def test_readers_share_a_pad_and_what_is_behind_may_read_its_input() -> None:
