@@ -12,6 +12,7 @@ import engine
 from engine.errors import EngineError
 from tests.random_graphs import Array, RandomGraph
 from tests.random_nodes import MAKERS
+from tests.random_nodes.decided import DECIDED
 from tests.random_nodes.makers import Maker
 from tests.random_nodes.parts import PARTS
 
@@ -92,6 +93,21 @@ def test_random_graphs(batch: int) -> None:
 def test_random_graphs_of_parts(batch: int) -> None:
     seeds = range(batch * PER_BATCH, (batch + 1) * PER_BATCH)
     assert sum(check(seed, PARTS) for seed in seeds) > PER_BATCH // 2
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", range(BATCHES // 2))
+def test_random_graphs_of_sizes_that_data_decide(batch: int) -> None:
+    for seed in range(batch * PER_BATCH, (batch + 1) * PER_BATCH):
+        check(seed, DECIDED)
+
+
+@pytest.mark.gpu
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(BATCHES * PER_BATCH, BATCHES * PER_BATCH + LONG))
+def test_more_random_graphs_of_sizes_that_data_decide(seed: int) -> None:
+    check(seed, DECIDED)
 
 
 @pytest.mark.gpu

@@ -325,7 +325,13 @@ class Inference:
         view = ops.NodeView(work, node)
         with in_words(view.describe):
             contents = rule.evaluate(view) or ()
-        for name, content in zip(node.outputs, contents, strict=False):
+        told = dict(zip(node.outputs, contents, strict=False))
+        # a node either goes, with all it writes, or stays
+        numbers = all(
+            (content := told.get(n)) is not None and dims.is_static(content.reshape(-1))
+            for n in node.writes
+        )
+        for name, content in told.items():
             if not name or content is None:
                 continue
             value, kind = values[name], values[name].tensor
@@ -333,7 +339,7 @@ class Inference:
                 continue
             if kind.static_shape is None or kind.static_shape != content.shape:
                 kind = TensorType(kind.dtype, content.shape)
-            if dims.is_static(content.reshape(-1)):
+            if numbers:
                 try:
                     array = content.astype(kind.dtype.numpy)
                 except OverflowError:

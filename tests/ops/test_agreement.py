@@ -33,6 +33,19 @@ CASES = {
     "Gemm": ("float[2, n] a, float[4, m] b", "y = Gemm<transB = 1>(a, b)", [(3, 3)], [(3, 2)]),
     "Concat": ("float[2, n] a, float[2, m] b", "y = Concat<axis = 0>(a, b)", [(3, 3)], [(3, 1)]),
     "Conv": ("float[1, n, 5] a, float[2, m, 3] b", "y = Conv(a, b)", [(3, 3)], [(1, 3), (2, 3)]),
+    "Conv kernel": (
+        "float[1, 2, n] a, float[2, 2, m] b",
+        "y = Conv<kernel_shape = [3]>(a, b)",
+        [(5, 3), (3, 3)],
+        [(5, 2), (5, 4)],
+    ),
+    "Conv without": ("float[1, 2, n] a, float[2, 2, m] b", "y = Conv(a, b)", [(5, 3)], [(5, 0)]),
+    "ConvTranspose kernel": (
+        "float[1, 2, n] a, float[2, 2, m] b",
+        "y = ConvTranspose<kernel_shape = [3]>(a, b)",
+        [(5, 3), (1, 3)],
+        [(5, 2), (5, 4), (5, 0)],
+    ),
     "LayerNormalization": (
         "float[2, n] a, float[m] b",
         "y = LayerNormalization(a, b)",
@@ -43,6 +56,7 @@ CASES = {
 
 
 RANKS = {"Add": 1, "Where": 1, "MatMul batch": 3, "Conv": 3}
+RANKS |= {"Conv kernel": 3, "Conv without": 3, "ConvTranspose kernel": 3}
 
 
 def model_text(name: str) -> str:

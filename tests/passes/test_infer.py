@@ -63,6 +63,20 @@ class TestSymbolicShapes:
         assert shown(graph, "y") == "float32[N, 4*W]"
         assert [str(d) for d in graph.values["target"].dims] == ["N", "4*W"]
 
+    def test_a_node_that_stays_writes_no_constants(self) -> None:
+        """Of the parts of a shape some are numbers; what is computed from these is constant."""
+        nodes = [
+            node("Shape", "x", "s"),
+            node("Split", "s", "n c w", num_outputs=3),
+            node("Add", "c c", "d"),
+            node("Reshape", "x d", "y"),
+        ]
+        graph = infer(graph_of(nodes, [X], ["y", "n", "c"])).graph
+        graph.check()
+        assert [n.op_type for n in graph.nodes] == ["Shape", "Split", "Reshape"]
+        assert [list(graph.values[n].dims) for n in "nc"] == [[dims.symbol("N")], [4]]
+        np.testing.assert_array_equal(graph.constant("d"), [8])
+
     def test_known_contents_become_constants(self) -> None:
         nodes = [
             node("Shape", "x", "s"),
