@@ -10,7 +10,7 @@ from engine.dims import Dim, ceildiv, dmin
 from engine.dtypes import FLOAT32
 from engine.ir import Array
 from engine.ops import KernelCall, Lowering, Stage, linear
-from engine.ops._conv_choice import Variant, blocks_of
+from engine.ops._conv_choice import Way, blocks_of
 from engine.ops._convolution import Geometry, trips_of
 from engine.target import MAX_WORKGROUPS
 
@@ -69,7 +69,7 @@ def tile_call(
     view: Lowering,
     shader: str,
     geo: Geometry,
-    variant: Variant,
+    way: Way,
     rows: Dim,
     width: Dim,
     plane: Dim,
@@ -83,7 +83,7 @@ def tile_call(
         rows, width: rows of tiles, and pixels in a row; plane: output pixels of a channel.
         text: the unrolled inner loop. more: params beyond those that all these kernels have.
     """
-    tile, (lanes, stack) = variant.tile, variant.workgroup
+    tile, (lanes, stack) = way.tile, way.workgroup
     tiles_w = ceildiv(width, tile.columns)
     group_blocks = blocks_of(geo, tile)
     groups = ceildiv(rows * tiles_w, lanes)
@@ -128,5 +128,5 @@ def tile_call(
         },
         trips=trips_of(geo, shader == "conv_pointwise"),
         features=frozenset({"subgroups"}) if tile.shared else frozenset(),
-        when=variant.when,
+        when=way.when,
     )

@@ -61,9 +61,9 @@ class Loop:
         """Pixels that a tile of `columns` meets in one trip."""
         return columns * self.reach[0] + self.reach[1]
 
-    def clocks(self, geo: Geometry, variant: Variant, rows: int, width: int) -> int:
+    def clocks(self, geo: Geometry, way: Way, rows: int, width: int) -> int:
         """Estimate for a geometry of known sizes."""
-        tile, (lanes, stack) = variant.tile, variant.workgroup
+        tile, (lanes, stack) = way.tile, way.workgroup
         tiles, blocks = rows * -(-width // tile.columns), geo.group * blocks_of(geo, tile)
         assert isinstance(self.trips, int) and isinstance(blocks, int)
         waves = -(-tiles // lanes) * -(-blocks // stack)
@@ -111,28 +111,28 @@ def shared_tile(group_out: Dim, rows: Dim, width: Dim, loop: Loop) -> tuple[int,
 
 
 @dataclass(frozen=True)
-class Variant:
+class Way:
     """A register tile, and how many tiles and blocks of channels a workgroup takes."""
 
     tile: Tile
     workgroup: tuple[int, int]
     when: tuple[Guard, ...] = ()
 
-    def rolled(self, channels: Dim) -> Variant:
+    def rolled(self, channels: Dim) -> Way:
         """The same as software drivers compile it fast, for so many channels of a group."""
         fours = divisible(channels, 4).known is True
         return replace(self, tile=replace(self.tile, rolled=True, fours=fours))
 
 
 STYLES = {
-    "uniform-8x4": Variant(Tile(8, 4), (64, 1)),
-    "uniform-8x2": Variant(Tile(8, 2), (64, 1)),
-    "uniform-16x1": Variant(Tile(16, 1), (64, 1)),
-    "uniform-8x7": Variant(Tile(8, 7), (64, 1)),
-    "uniform-8x8": Variant(Tile(8, 8), (64, 1)),
-    "spread-4x4": Variant(Tile(4, 4), (8, 8)),
+    "uniform-8x4": Way(Tile(8, 4), (64, 1)),
+    "uniform-8x2": Way(Tile(8, 2), (64, 1)),
+    "uniform-16x1": Way(Tile(16, 1), (64, 1)),
+    "uniform-8x7": Way(Tile(8, 7), (64, 1)),
+    "uniform-8x8": Way(Tile(8, 8), (64, 1)),
+    "spread-4x4": Way(Tile(4, 4), (8, 8)),
     **{
-        f"subgroup-{rows}x{columns}": Variant(Tile(rows, columns, shared=True), (SHARED_BY, 1))
+        f"subgroup-{rows}x{columns}": Way(Tile(rows, columns, shared=True), (SHARED_BY, 1))
         for rows, columns in _SHARED_TILES
     },
 }
@@ -152,7 +152,7 @@ def styled(geo: Geometry, style: str, target: Target) -> Geometry:
     return replace(geo, pack=pack, columns=0, style=style)
 
 
-def _styled_variants(geo: Geometry, width: Dim, wide: bool, step: str) -> list[Variant]:
+def _styled_ways(geo: Geometry, width: Dim, wide: bool, step: str) -> list[Way]:
     """The tile of a style, first as one that stores four pixels at once."""
     wanted = STYLES[geo.style]
     tile = replace(wanted.tile, rows=min(wanted.tile.rows, geo.pack), step=step)
@@ -168,7 +168,7 @@ def blocks_of(geo: Geometry, tile: Tile) -> Dim:
     return ceildiv(geo.group_out, tile.rows)
 
 
-def variants(
+def ways_of(
     geo: Geometry,
     rows: Dim,
     width: Dim,
@@ -176,7 +176,7 @@ def variants(
     target: Target,
     wide: bool = True,
     step: str = "",
-) -> list[Variant]:
+) -> list[Way]:
     """Tiles for `rows` rows of `width` pixels an output channel, best first.
 
     Channels are uniform over a workgroup, so that GPUs load weights once for all of it; of small
@@ -184,26 +184,26 @@ def variants(
     beside each other.
     `step` is the distance of neighbouring pixels in the output if it is not 1 (an expression).
     """
-    found = _variants(geo, rows, width, loop, target, wide, step)
+    found = _ways_of(geo, rows, width, loop, target, wide, step)
     return [v.rolled(geo.group_out) for v in found] if target.software else found
 
 
-def _variants(
+def _ways_of(
     geo: Geometry, rows: Dim, width: Dim, loop: Loop, target: Target, wide: bool, step: str
-) -> list[Variant]:
+) -> list[Way]:
     if geo.style:
-        return _styled_variants(geo, width, wide, step)
+        return _styled_ways(geo, width, wide, step)
     if geo.columns:
-        return _shared_variants(geo, width)
+        return _shared_ways(geo, width)
     pack, whole = min(geo.pack, 8), divisible(width, 4)
-    usual = Variant(Tile(pack, 4, step=step), (64, 1))
-    fours = [Variant(Tile(pack, 4, True), (64, 1), (whole,))] if wide else []
+    usual = Way(Tile(pack, 4, step=step), (64, 1))
+    fours = [Way(Tile(pack, 4, True), (64, 1), (whole,))] if wide else []
     if target.software:
         columns = software_columns(width)
-        large = Variant(Tile(pack, columns, step=step), (64, 1))
+        large = Way(Tile(pack, columns, step=step), (64, 1))
         vector = replace(large, tile=Tile(pack, columns, True), when=(whole,))
         return [vector, large] if wide and columns % 4 == 0 else [large]
-    few = [Variant(Tile(r, c, step=step), (64, 1)) for r, c in ((geo.pack, 1), (pack, 2))]
+    few = [Way(Tile(r, c, step=step), (64, 1)) for r, c in ((geo.pack, 1), (pack, 2))]
     ways = [*(fours if fours and whole.known else [usual]), usual, *few]
     if is_static((rows, width, loop.trips, geo.group_out)):
         return [fastest(geo, ways, rows, width, loop)[1]]
@@ -215,8 +215,8 @@ def _variants(
 
 
 def fastest(
-    geo: Geometry, ways: Sequence[Variant], rows: Dim, width: Dim, loop: Loop
-) -> tuple[int, Variant]:
+    geo: Geometry, ways: Sequence[Way], rows: Dim, width: Dim, loop: Loop
+) -> tuple[int, Way]:
     """The estimated clocks of the fastest way and the way: the first unless another is clearly so.
 
     Sizes must be known.
@@ -237,7 +237,7 @@ def parts_of(geo: Geometry, rows: Dim, width: Dim, loop: Loop) -> int:
     channels, trips = geo.group_in, loop.trips
     assert isinstance(size, int) and isinstance(channels, int) and isinstance(trips, int)
     pack = min(geo.pack, 8)
-    ways = [Variant(Tile(r, c), (64, 1)) for r, c in ((pack, 4), (geo.pack, 1), (pack, 2))]
+    ways = [Way(Tile(r, c), (64, 1)) for r, c in ((pack, 4), (geo.pack, 1), (pack, 2))]
 
     def clocks(parts: int) -> int:
         part = replace(geo, group=parts, group_in=channels // parts)
@@ -257,12 +257,12 @@ def software_columns(width: Dim) -> int:
     return min(spare, key=lambda columns: spare[columns])
 
 
-def _shared_variants(geo: Geometry, width: Dim) -> list[Variant]:
+def _shared_ways(geo: Geometry, width: Dim) -> list[Way]:
     """Small workgroups fill small maps best, but each has its price."""
     depth = bounds(geo.group_in * geo.taps)[0] or 0
     lanes = SHARED_BY if depth >= 64 else 8 * SHARED_BY
     tile = Tile(geo.pack, geo.columns, shared=True)
-    found = [Variant(tile, (lanes, 1))]
+    found = [Way(tile, (lanes, 1))]
     if geo.columns == 4:
-        found.insert(0, Variant(replace(tile, wide=True), (lanes, 1), (divisible(width, 4),)))
+        found.insert(0, Way(replace(tile, wide=True), (lanes, 1), (divisible(width, 4),)))
     return found

@@ -39,12 +39,12 @@ from engine.ops._conv_calls import packed_weights, tile_call
 from engine.ops._conv_choice import (
     STYLES,
     Loop,
-    Variant,
+    Way,
     parts_of,
     shared_tile,
     software_columns,
     styled,
-    variants,
+    ways_of,
 )
 from engine.ops._conv_strip import Strip, strip_rows
 from engine.ops._conv_tile import Tile
@@ -252,19 +252,19 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
         names = ("in_h", "in_w", "out_h", "out_w", "stride_d", "stride_h", "stride_w")
         more.update(zip(names, (*win.size[1:], *win.out[1:], *win.strides), strict=True))
     _, _, loop = _loop(geo)
-    found = variants(geo, geo.batch, plane, loop, view.target)
+    found = ways_of(geo, geo.batch, plane, loop, view.target)
     if not geo.columns and not geo.style:
-        few = Variant(Tile(min(geo.pack, 8), 1), (8, 8), (at_least(2, plane),))
+        few = Way(Tile(min(geo.pack, 8), 1), (8, 8), (at_least(2, plane),))
         found.insert(0, few.rolled(geo.group_out) if view.target.software else few)
     calls = []
-    for variant in found:
-        times = 1 if view.target.software else loop.at_once(variant.tile)
+    for way in found:
+        times = 1 if view.target.software else loop.at_once(way.tile)
         whole = divisible(geo.group_in, UNROLL * times).known is True
-        text = loops.pointwise(variant.tile, strided, UNROLL * times, whole)
+        text = loops.pointwise(way.tile, strided, UNROLL * times, whole)
         call = tile_call(
-            view, "conv_pointwise", geo, variant, geo.batch, plane, plane, text, weights, more
+            view, "conv_pointwise", geo, way, geo.batch, plane, plane, text, weights, more
         )
-        start = call.text["START"] + "\n" + loops.start_of_row(variant.tile, strided)
+        start = call.text["START"] + "\n" + loops.start_of_row(way.tile, strided)
         flags = call.flags | {"STRIDED"} if strided else call.flags
         calls.append(replace(call, text={**call.text, "START": start}, flags=flags))
     return calls
@@ -275,14 +275,14 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     rows, out_w, loop = _loop(geo)
     plane = product(win.out)
     calls = []
-    for variant in variants(geo, rows, out_w, loop, view.target):
-        for text, wide in _inner_loops(geo, variant.tile, view.target):
-            when = (*variant.when, *((divisible(win.size[2], 4),) if wide else ()))
+    for way in ways_of(geo, rows, out_w, loop, view.target):
+        for text, wide in _inner_loops(geo, way.tile, view.target):
+            when = (*way.when, *((divisible(win.size[2], 4),) if wide else ()))
             call = tile_call(
                 view,
                 "conv_dense",
                 geo,
-                replace(variant, when=when),
+                replace(way, when=when),
                 rows,
                 out_w,
                 plane,
@@ -290,8 +290,8 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
                 weights,
                 win.params(),
             )
-            flags = frozenset(["SHARED"] * variant.tile.shared)
-            first = {"FIRST": variant.tile.loop_start("0u"), **_places(win, wide)}
+            flags = frozenset(["SHARED"] * way.tile.shared)
+            first = {"FIRST": way.tile.loop_start("0u"), **_places(win, wide)}
             calls.append(replace(call, flags=call.flags | flags, text={**call.text, **first}))
     return calls
 

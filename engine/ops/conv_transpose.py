@@ -23,7 +23,7 @@ from engine.ir import TensorType
 from engine.ops import InferView, Lowering, NodeView, OpDef, Stage, Support, no, register
 from engine.ops import _conv_loops as loops
 from engine.ops._conv_calls import packed_weights, tile_call
-from engine.ops._conv_choice import Loop, variants
+from engine.ops._conv_choice import Loop, ways_of
 from engine.ops._convolution import (
     Geometry,
     attributes,
@@ -150,14 +150,14 @@ def _phases(view: Lowering, geo: Geometry) -> list[Stage]:
     loop = Loop(geo.group_in * geo.taps, 1, (1, 0), geo.group_in)
     step = "params.stride_w"
     calls = []
-    for variant in variants(geo, rows, width, loop, view.target, wide=False, step=step):
-        tile = variant.tile
+    for way in ways_of(geo, rows, width, loop, view.target, wide=False, step=step):
+        tile = way.tile
         text = loops.phase_taps(tile, _edges(win, width, tile.columns), loop.at_once(tile))
         call = tile_call(
             view,
             "conv_transpose_phases",
             geo,
-            variant,
+            way,
             rows,
             width,
             product(win.out),
@@ -184,10 +184,10 @@ def _lower(view: Lowering) -> list[Stage]:
     calls = []
     loop = Loop(geo.group_in * geo.taps, 1, (1, 0))
     step = "params.stride_w"
-    for variant in variants(geo, rows, width, loop, view.target, wide=False, step=step):
-        text = loops.transposed_taps(variant.tile)
+    for way in ways_of(geo, rows, width, loop, view.target, wide=False, step=step):
+        text = loops.transposed_taps(way.tile)
         calls.append(
-            tile_call(view, "conv_transpose", geo, variant, rows, width, plane, text, packed, more)
+            tile_call(view, "conv_transpose", geo, way, rows, width, plane, text, packed, more)
         )
     return [*stages, choose(calls)]
 

@@ -18,7 +18,7 @@ from engine import dims
 from engine.dims import Guard
 from engine.errors import ShapeError
 from engine.ops import Lowering, NodeView, definition
-from engine.ops._conv_choice import Loop, shared_tile, variants
+from engine.ops._conv_choice import Loop, shared_tile, ways_of
 from engine.ops._convolution import Geometry, pack_of
 from engine.ops._variants import shares_loads
 from engine.runtime import targets
@@ -342,7 +342,7 @@ def tile_for(
     win = windows([1, size, size], [1, 3, 3], pads=[0, 1, 1] * 2)
     geo = Geometry(win, 1, 1, 64, channels, pack_of(channels))
     loop = Loop(64 * 3, 3, (1, 2))
-    first = variants(geo, size, size, loop, Target(**of))[0]
+    first = ways_of(geo, size, size, loop, Target(**of))[0]
     return first.tile.rows, first.tile.columns, first.workgroup, first.when
 
 
