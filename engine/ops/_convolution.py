@@ -30,6 +30,14 @@ def kernel_of(view: NodeView) -> tuple[Dim, ...]:
     return tuple(given)
 
 
+def agree_kernel(view: NodeView) -> Iterator[Guard]:
+    """Weights have a kernel of the declared size, with elements; theirs may not be known before."""
+    for dim, size in zip(view.shape(1)[2:], kernel_of(view), strict=True):
+        yield from same(view, dim, size)
+        if not isinstance(size, int):
+            yield at_least(size, 1, f"the kernel of {view.describe()} has elements")
+
+
 def check_ranks(view: NodeView) -> None:
     """Raises: ShapeError unless x and w have the same rank, at least 3."""
     if len(view.shape(0)) < 3 or len(view.shape(0)) != len(view.shape(1)):

@@ -50,6 +50,7 @@ from engine.ops._conv_strip import Strip, strip_rows
 from engine.ops._conv_tile import Tile
 from engine.ops._convolution import (
     Geometry,
+    agree_kernel,
     attributes,
     check_ranks,
     geometry_support,
@@ -438,6 +439,7 @@ def _gpu(view: NodeView) -> GpuWork:
 
 def _agree(view: NodeView) -> Iterator[Guard]:
     yield from grouped(view, view.shape(0), view.shape(1))
+    yield from agree_kernel(view)
     if view.has(2):
         yield from same(view, view.shape(2)[0], view.out_shape()[1])
 

@@ -26,6 +26,7 @@ from engine.ops._conv_calls import packed_weights, tile_call
 from engine.ops._conv_choice import Loop, ways_of
 from engine.ops._convolution import (
     Geometry,
+    agree_kernel,
     attributes,
     check_ranks,
     geometry_support,
@@ -211,6 +212,7 @@ def _agree(view: NodeView) -> Iterator[Guard]:
     x, group = view.shape(0), int(view.attr("group", 1))
     yield from same(view, x[1], view.shape(1)[0])
     yield divisible(x[1], group, f"{group} divides {x[1]} in {view.describe()}")
+    yield from agree_kernel(view)
     if view.has(2):
         yield from same(view, view.shape(2)[0], view.out_shape()[1])
 
