@@ -3,38 +3,63 @@
 from __future__ import annotations
 
 import argparse
+import codecs
+import io
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
 
 from engine.commands import COMMANDS
-from engine.errors import DeviceError, EngineError, UnsupportedOpError
+from engine.errors import DeviceError, EngineError, NotOnGpuError, UnsupportedOpError
 from engine.version import VERSION
+
+FOUND, FAILED = 1, 2
+"""Exit statuses besides 0: there is what should not be (a difference for `compare`, nodes on the
+CPU for `--require-gpu`), and a command could not do its work, for the reason on stderr."""
+IN_ASCII = {"→": "->", "←": "<-", "″": '"', "…": "...", "✓": "ok"}
+"""What is printed where the encoding of a stream lacks a character."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status: 0, 1 after an error on stderr, 2 for no command.
+    """Runs a command; returns the exit status: 0, `FOUND` or `FAILED`.
 
     Of what a command guessed `arguments.hint` tells, a function of the error's text.
     """
+    _print_anything()
     parser = _parser()
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "execute"):
         parser.print_help()
-        return 2
+        return FAILED
     try:
         return int(arguments.execute(arguments) or 0)
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
+        return FAILED
     except (EngineError, OSError) as error:
         text = f"error: {_words(error)}"
         others = (UnsupportedOpError, DeviceError, OSError)
         if hasattr(arguments, "hint") and not isinstance(error, others):
             text += arguments.hint(str(error))
         print(text, file=sys.stderr)
-        return 1
+        return FOUND if isinstance(error, NotOnGpuError) else FAILED
+
+
+def _print_anything() -> None:
+    """Streams write in ASCII what their encoding lacks, as that of a pipe on Windows may."""
+
+    def replaced(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        lacking = error.object[error.start : error.end]
+        known = (IN_ASCII.get(c) or c.encode("ascii", "backslashreplace").decode() for c in lacking)
+        return "".join(known), error.end
+
+    codecs.register_error("onnx-wgpu", replaced)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="onnx-wgpu")
 
 
 def _words(error: Exception) -> str:
@@ -46,7 +71,10 @@ def _words(error: Exception) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="onnx-wgpu", description="Runs ONNX models on the GPU through WebGPU shaders."
+        prog="onnx-wgpu",
+        description="Runs ONNX models on the GPU through WebGPU shaders.",
+        epilog="Exit status: 0; 1 if `compare` finds a difference, or nodes would run on the CPU "
+        "that --require-gpu wants on the GPU; 2 if a command could not do its work.",
     )
     parser.add_argument("--version", action="version", version=f"onnx-wgpu {VERSION}")
     commands = parser.add_subparsers(metavar="COMMAND")

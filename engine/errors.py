@@ -24,6 +24,10 @@ class UnsupportedOpError(EngineError):
     """No implementation of an operator exists on any device, or a required one is missing."""
 
 
+class NotOnGpuError(UnsupportedOpError):
+    """Nodes would run on the CPU where everything is required to run on the GPU."""
+
+
 class ShaderError(EngineError):
     """A WGSL template is inconsistent, or the driver refused the rendered text."""
 

@@ -14,7 +14,7 @@ from engine import ops
 from engine.choice import choose, decision
 from engine.costs import DeviceProfile, Direction
 from engine.dims import Guard
-from engine.errors import UnsupportedOpError
+from engine.errors import NotOnGpuError
 from engine.ir import Graph, Node
 from engine.ops import Support
 from engine.options import DeviceChoice
@@ -201,7 +201,7 @@ def _verdicts(
 
 
 def check_all_gpu(found: Partition) -> None:
-    """Raises: UnsupportedOpError if a node runs on the CPU, listing all that do, by reason."""
+    """Raises: NotOnGpuError if a node runs on the CPU, listing all that do, by reason."""
     refused = [
         Entry(key, op_type, name, found.verdicts[key].reason)
         for key, (op_type, name) in found.labels.items()
@@ -220,7 +220,7 @@ def check_all_gpu(found: Partition) -> None:
                 break_long_words=False,
                 break_on_hyphens=False,
             )
-        raise UnsupportedOpError(
+        raise NotOnGpuError(
             f"require_gpu is set, but {len(refused)} of {len(found.verdicts)} nodes run on the "
             "CPU:\n" + "\n".join(lines) + "\nWithout require_gpu they run there, and "
             "`onnx-wgpu explain` says what that costs."

@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parent.parent
 
 ORDER = (
-    *("version", "records", "errors", "progress", "dtypes", "dims", "target", "ir", "indexing"),
+    *("version", "json_text", "records", "errors", "progress", "dtypes", "dims", "target", "ir"),
+    "indexing",
     *("shader", "windows", "rates", "work", "ops", "importer", "exporter", "passes"),
     *("intervals", "ranges", "costs", "tuning", "reasons", "options", "support"),
     *(

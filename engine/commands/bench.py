@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from engine.commands.arguments import adapter, count, input_arguments, make_feeds
+from engine.json_text import dumps
 
 HELP = "CPU against GPU latency"
 
@@ -75,7 +75,7 @@ def execute(arguments: argparse.Namespace) -> None:
     console().print(bench_table(results.measured))
     say(*bench_report.verdict(results.measured), *bench_report.disturbances(results.measured))
     if arguments.json is not None:
-        text = json.dumps(bench_report.as_json(name, results), indent=1)
+        text = dumps(bench_report.as_json(name, results), indent=1)
         arguments.json.write_text(text + "\n", encoding="utf-8")
     if arguments.chart is not None:
         bench_report.chart(name, results.measured).save(arguments.chart)

@@ -29,8 +29,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> None:
     """Measures the model and prints the tables."""
-    import json
-
+    from engine.json_text import dumps
     from engine.tools.console import console, say, status
     from engine.tools.profile import profile
     from engine.tools.profile_text import header, tables, totals_text
@@ -44,7 +43,7 @@ def execute(arguments: argparse.Namespace) -> None:
         )
     if arguments.trace:
         trace = chrome_trace(found.calls, arguments.model.name, found.device)
-        arguments.trace.write_text(json.dumps(trace), encoding="utf-8")
+        arguments.trace.write_text(dumps(trace), encoding="utf-8")
     if arguments.json:
         print(found.to_json())
         return

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from engine.json_text import dumps
 from engine.reasons import pattern
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ VERSION = 2
 
 def to_json(report: Report) -> str:
     """The report as JSON, without the shaders."""
-    return json.dumps(to_dict(report), indent=2)
+    return dumps(to_dict(report), indent=2)
 
 
 def to_dict(report: Report) -> dict[str, Any]:

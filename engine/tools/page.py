@@ -8,7 +8,6 @@ shaders.
 from __future__ import annotations
 
 import html
-import json
 from importlib import resources
 from itertools import pairwise
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 from engine.explain import NodeRow, Report
 from engine.explain.data import to_dict
 from engine.explain.text import price_text
+from engine.json_text import dumps
 from engine.reasons import pattern
 from engine.records import dataclass
 from engine.tools.layered import Box, Drawing, Line, draw
@@ -55,7 +55,7 @@ def explain_page(report: Report, title: str) -> str:
     content["shaders"] = list(report.shaders)
     for fields, price in zip(content["reasons"], _price_texts(report), strict=True):
         fields["price"] = price
-    data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
+    data = dumps(content, separators=(",", ":")).replace("<", "\\u003c")
     page = _web("explain.html")
     for mark, text in (
         ("{{title}}", html.escape(title)),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 import time
 from collections import defaultdict
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 from engine import costs
 from engine.costs import DeviceProfile
 from engine.ir import Array
+from engine.json_text import dumps
 from engine.records import dataclass
 from engine.runtime.recording import Event
 from engine.runtime.session import InferenceSession
@@ -109,7 +109,7 @@ class Profile:
                 {**asdict(r), "gflops_per_s": r.gflops_per_s, "gb_per_s": r.gb_per_s} for r in rows
             ]
         content["rates"] = None if self.rates is None else asdict(self.rates)
-        return json.dumps(content, indent=2)
+        return dumps(content, indent=2)
 
 
 def profile(

@@ -166,7 +166,7 @@ def test_what_cannot_be_compared_is_said(
     onnx.save(parse(DOUBLE), model)
     assert main(["compare", str(model), "--require-gpu"]) == 1
     assert capsys.readouterr().err.startswith("error: ")
-    assert main(["compare", str(model), "--data", str(tmp_path)]) == 1
+    assert main(["compare", str(model), "--data", str(tmp_path)]) == 2
     assert "input_0.pb" in capsys.readouterr().err
     with pytest.raises(EngineError, match="against one of"):
         compare(Setup(model), {}, against="nobody", folder=tmp_path)

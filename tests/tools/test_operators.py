@@ -63,5 +63,5 @@ def test_the_command_selects(capsys: pytest.CaptureFixture[str]) -> None:
     assert (
         types_text(("float32", "float16", "int32", "int8", "bool")) == "float16/32, int8/32, bool"
     )
-    assert cli.main(["ops", "Sofmax"]) == 1
+    assert cli.main(["ops", "Sofmax"]) == 2
     assert "no operator is named Sofmax" in capsys.readouterr().err

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
+from engine.json_text import dumps
 from engine.tools.compare import Comparison
 from engine.tools.compare.finding import KINDS, Finding
 from engine.tools.compare.tolerance import Difference
@@ -88,4 +88,4 @@ def to_json(found: Comparison | Finding | None) -> str:
     content: Any = None if found is None else asdict(found)
     if isinstance(found, Comparison):
         content["ok"] = found.ok
-    return json.dumps(content, indent=2, default=str)
+    return dumps(content, indent=2, default=str)
