@@ -37,7 +37,8 @@ class SameSizes:
     def same(self, a: Dim, b: Dim) -> Dim | None:
         """The simpler of two expressions of the same symbols that have one size in the binding.
 
-        Those of other symbols, and sizes of 1, may be the same by chance: None for these.
+        Those of other symbols may be the same by chance, and so may be sizes of 1, unless they are
+        joined only where they are equal, as `min(n, 512)` and `n` are: None for these.
         """
         a, b = self._taken.get(a, a), self._taken.get(b, b)
         if a == b:
@@ -46,7 +47,9 @@ class SameSizes:
         if mine != theirs or not mine or not mine <= self._binding.keys():
             return None
         size = dims.evaluate(a, self._binding)
-        if size != dims.evaluate(b, self._binding) or size == 1:
+        if size != dims.evaluate(b, self._binding):
+            return None
+        if size == 1 and dims.broadcast(a, b) not in (a, b):
             return None
         kept, other = sorted((a, b), key=lambda dim: (len(str(dim)), str(dim)))
         self.guards.append(dims.equal(kept, other, f"the sizes {kept} and {other} are the same"))

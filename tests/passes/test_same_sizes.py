@@ -51,6 +51,16 @@ def test_sizes_that_are_not_known_or_1_or_differ(binding: dict[str, int]) -> Non
     assert kinds["p"] == kinds["q"] == kinds["y"] and len(guards) == 1
 
 
+def test_sizes_that_are_joined_only_where_they_are_equal_may_be_1() -> None:
+    text = """g (float[h, w] x) => (float[m, w] y) <int64[1] zero = {0}, int64[1] cap = {5}> {
+        p = Slice(x, zero, cap, zero)  e = Exp(p)  y = Add(e, x) }"""
+    for size in (1, 4):
+        kinds, guards = shapes(text, h=size, w=3)
+        assert kinds["p"] == kinds["e"] == kinds["y"] == "float32[h, w]"
+        assert "the sizes h and min(5, h) are the same" in guards
+    assert shapes(text, h=6, w=3)[0]["p"] == "float32[min(5, h), w]"
+
+
 def test_sizes_of_different_symbols_may_differ() -> None:
     """Inputs keep theirs, so that one plan does for all calls."""
     text = "g (float[h, w] x, float[n, w] z) => (float[m, w] y) { e = Exp(z)  y = Add(x, e) }"
