@@ -118,10 +118,10 @@ class Way:
     workgroup: tuple[int, int]
     when: tuple[Guard, ...] = ()
 
-    def rolled(self, channels: Dim) -> Way:
-        """The same as software drivers compile it fast, for so many channels of a group."""
-        fours = divisible(channels, 4).known is True
-        return replace(self, tile=replace(self.tile, rolled=True, fours=fours))
+    @property
+    def rolled(self) -> Way:
+        """The same as software drivers compile it fast."""
+        return replace(self, tile=replace(self.tile, rolled=True))
 
 
 STYLES = {
@@ -185,7 +185,7 @@ def ways_of(
     `step` is the distance of neighbouring pixels in the output if it is not 1 (an expression).
     """
     found = _ways_of(geo, rows, width, loop, target, wide, step)
-    return [v.rolled(geo.group_out) for v in found] if target.software else found
+    return [way.rolled for way in found] if target.software else found
 
 
 def _ways_of(

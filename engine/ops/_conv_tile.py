@@ -19,9 +19,8 @@ class Tile:
     `wide` stores four pixels at once: the row length must be a multiple of four. `step` is the
     distance of neighbouring columns in `y` if it is not 1 (an expression). With `shared`, the eight
     invocations of a subgroup compute the same channels, and each loads an eighth of the weights.
-    `rolled` stores in a loop over the rows: a driver that compiles for a CPU takes most of its time
-    for stores, and the loop costs next to nothing beside the sums. `fours`: channels of a group are
-    a multiple of four.
+    `rolled` stores in a loop over the rows: a driver that compiles for a CPU takes long for each
+    store and what is computed in front of it, and the loop costs next to nothing beside the sums.
     """
 
     rows: int
@@ -30,7 +29,6 @@ class Tile:
     step: str = ""
     shared: bool = False
     rolled: bool = False
-    fours: bool = False
 
     def loop_start(self, start: str) -> str:
         """Where a loop over the input starts."""
@@ -133,35 +131,36 @@ class Tile:
     def _unrolled(self) -> list[str]:
         lines = []
         for row in range(self.rows):
+            quad, lane = divmod(row, 4)
             lines.append(f"if (channel + {row}u < channel_end) {{")
             lines.append(f"    let at = place + {row}u * params.plane;")
-            lines += indented(self._row(*divmod(row, 4)))
+            lines += indented(self._row(quad, str(lane)))
             lines.append("}")
         if self.shared:
             lines = ["if (place_in_grid < params.tiles) {", *indented(lines), "}"]
         return lines
 
     def _rolled(self, bias: bool) -> list[str]:
-        """A loop over four rows: the sums move along, so that those to store are the first.
+        """A loop over four rows, in which the sums move along, and in it one over single rows.
 
-        Arrays would do without the moves, but are kept in memory, and loads take longer.
+        Arrays would do without the moves, but are kept in memory, and loads take longer. Where one
+        of four sums is taken by an index, the driver selects it from all four.
         """
         stop = "min(channel + ROWS, channel_end)"
         if self.shared:
             stop = f"select(channel, {stop}, place_in_grid < params.tiles)"
         lines = [f"let stop = {stop};", "var row_place = place;"]
         lines.append("for (var first = channel; first < stop; first += 4u) {")
-        for lane in range(4):
-            row = [f"let at = row_place + {lane}u * params.plane;"]
-            row += [f"let bias = load_b(first + {lane}u);"] if bias else []
-            row += self._row(0, lane, " + bias" if bias else "")
-            inside = "" if self.fours else f"if (first + {lane}u < stop) "
-            lines += indented([f"{inside}{{", *indented(row), "}"])
+        lines.append("    for (var c = first; c < min(first + 4u, stop); c++) {")
+        body = ["let at = row_place;", *(["let bias = load_b(c);"] if bias else [])]
+        body += self._row(0, "c - first", " + bias" if bias else "")
+        lines += indented(indented([*body, "row_place += params.plane;"]))
+        lines.append("    }")
         for j in range(self.columns):
             lines += [f"    a{j}_{q} = a{j}_{q + 1};" for q in self.quads[:-1]]
-        return [*lines, "    row_place += 4u * params.plane;", "}"]
+        return [*lines, "}"]
 
-    def _row(self, quad: int, lane: int, more: str = "") -> list[str]:
+    def _row(self, quad: int, lane: str, more: str = "") -> list[str]:
         """Stores the columns of one row, from place `at` on; `more` is added to each."""
         lines = []
         for j in range(0, self.columns, 4 if self.wide else 1):

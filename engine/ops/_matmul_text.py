@@ -325,8 +325,8 @@ def _reduce(tile: Tile) -> Iterator[str]:
     yield "}"
 
 
-_AT_ONCE = 2
-"""Rows that a loop stores in one go: moving the sums along has its price too."""
+_AT_ONCE = 4
+"""Rows between which a loop selects the one to store: moving the sums along has its price too."""
 
 
 def _finish(tile: Tile) -> Iterator[str]:
@@ -340,44 +340,44 @@ def _finish(tile: Tile) -> Iterator[str]:
 
 
 def _finish_rows(tile: Tile) -> Iterator[str]:
-    if tile.rolled and tile.rows > _AT_ONCE and tile.rows % _AT_ONCE == 0:
+    if tile.rolled and tile.rows % _AT_ONCE == 0:
         yield from _finish_in_loop(tile)
         return
     for i in range(tile.rows):
-        yield from _finish_row(tile, i, "row")
+        yield f"if (row + {i}u < params.rows) {{" if i else "{"
+        yield from _indent(_finish_row(tile, f"sum{i}", f"(row + {i}u)" if i else "row"))
+        yield "}"
 
 
 def _finish_in_loop(tile: Tile) -> Iterator[str]:
-    """A loop over rows: each time the sums move along, so that those to store are the first."""
+    """A loop over four rows, in which the sums move along, and in it one over single rows."""
     yield f"let rows_end = min(row + {tile.rows}u, params.rows);"
     yield f"for (var first = row; first < rows_end; first += {_AT_ONCE}u) {{"
-    for i in range(_AT_ONCE):
-        yield from _indent(_finish_row(tile, i, "first"))
+    yield f"    for (var at = first; at < min(first + {_AT_ONCE}u, rows_end); at++) {{"
+    for j in tile.groups:
+        low, high = (f"select(sum{i}_{j}, sum{i + 1}_{j}, at == first + {i + 1}u)" for i in (0, 2))
+        yield f"        var found_{j} = select({low}, {high}, at >= first + 2u);"
+    yield from _indent(_indent(_finish_row(tile, "found", "at")))
+    yield "    }"
     for i in range(tile.rows - _AT_ONCE):
         for j in tile.groups:
             yield f"    sum{i}_{j} = sum{i + _AT_ONCE}_{j};"
     yield "}"
 
 
-def _finish_row(tile: Tile, i: int, first: str) -> Iterator[str]:
-    """Stores row `first + i`, if there is one, of the sums of row i."""
-    lines = [f"let place{i} = y_start + ({first} + {i}u) * params.columns + column;"]
+def _finish_row(tile: Tile, sums: str, row: str) -> Iterator[str]:
+    """Stores the sums `<sums>_0`, ... in row `row`."""
+    yield f"let place = y_start + {row} * params.columns + column;"
     for j in tile.groups:
-        lines += _finish_four(tile, i, j, first)
-    if i == 0:
-        yield from lines
-    else:
-        yield f"if ({first} + {i}u < params.rows) {{"
-        yield from _indent(iter(lines))
-        yield "}"
+        yield from _finish_four(tile, f"{sums}_{j}", j, row)
 
 
-def _finish_four(tile: Tile, i: int, j: int, first: str) -> list[str]:
-    name = f"sum{i}_{j}"
+def _finish_four(tile: Tile, name: str, j: int, row: str) -> list[str]:
+    """Scales, adds c to and stores the neighbouring sums `name`, the columns of vector `j`."""
     lines = [f"{name} *= {tile.vector}(params.alpha);"] if tile.scale else []
     if tile.bias:
         beta = f"{tile.vector}(params.beta) * " if tile.bias_scale else ""
-        at = f"({first} + {i}u) * params.c_row"
+        at = f"{row} * params.c_row"
         if tile.bias == "row":
             term = f"load4_c({at} + column + {4 * j}u)"
         else:
@@ -386,7 +386,7 @@ def _finish_four(tile: Tile, i: int, j: int, first: str) -> list[str]:
             term = f"{tile.vector}({', '.join(loads)})"
         lines.append(f"{name} += {beta}{term};")
     if tile.columns_by_four:
-        lines.append(f"store4_y(place{i} + {4 * j}u, {name});")
+        lines.append(f"store4_y(place + {4 * j}u, {name});")
         if j:
             lines = [
                 f"if (column + {4 * j}u < params.columns) {{",
@@ -396,6 +396,6 @@ def _finish_four(tile: Tile, i: int, j: int, first: str) -> list[str]:
         return lines
     for c in _neighbours(tile, j):
         value = name if tile.width == 1 else f"{name}[{c % tile.width}]"
-        store = f"store_y(place{i} + {c}u, {value});"
+        store = f"store_y(place + {c}u, {value});"
         lines.append(store if c == 0 else f"if (column + {c}u < params.columns) {{ {store} }}")
     return lines

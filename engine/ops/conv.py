@@ -256,7 +256,7 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     found = ways_of(geo, geo.batch, plane, loop, view.target)
     if not geo.columns and not geo.style:
         few = Way(Tile(min(geo.pack, 8), 1), (8, 8), (at_least(2, plane),))
-        found.insert(0, few.rolled(geo.group_out) if view.target.software else few)
+        found.insert(0, few.rolled if view.target.software else few)
     calls = []
     for way in found:
         times = 1 if view.target.software else loop.at_once(way.tile)
