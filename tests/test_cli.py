@@ -128,7 +128,7 @@ def test_a_file_that_cannot_be_written_is_no_matter_of_inputs(
 ) -> None:
     assert main(["run", model, "--device", "cpu", "--save", model]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "File exists" in line
+    assert "is not a folder" in line
 
 
 def test_usage_errors(model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from engine.errors import EngineError
 
 if TYPE_CHECKING:
     from engine.ir import Array
@@ -54,6 +58,36 @@ def count(text: str) -> int:
     if not text.isdigit() or text == "0":
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
     return int(text)
+
+
+def check_output(option: str, path: Path | None, folder: bool = False) -> None:
+    """Looks whether an output can be written, before the work that it is for.
+
+    Args:
+        option: what the path was given as.
+        path: a file, for which its folder and, for a .png, Pillow must be there; None: no output.
+        folder: whether it is a folder instead, which may have to be made.
+
+    Raises: EngineError if it can't.
+    """
+    if path is None:
+        return
+    place = path if folder else path.parent
+    while folder and not place.exists():
+        place = place.parent
+    problem = ""
+    if not place.exists():
+        problem = f"there is no folder {place}"
+    elif not place.is_dir():
+        problem = f"{place} is not a folder"
+    elif path.is_dir() and not folder:
+        problem = "that is a folder"
+    elif not os.access(path if path.exists() else place, os.W_OK):
+        problem = f"{path if path.exists() else f'the folder {place}'} can't be written to"
+    elif path.suffix == ".png" and find_spec("PIL") is None:
+        problem = "a .png needs Pillow: `pip install Pillow`, or write an .svg"
+    if problem:
+        raise EngineError(f"{option} {path}: {problem}")
 
 
 def adapter(arguments: argparse.Namespace) -> int | str | None:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from engine.commands.arguments import adapter, count, input_arguments, make_feeds
+from engine.commands.arguments import (
+    adapter,
+    check_output,
+    count,
+    input_arguments,
+    make_feeds,
+)
 from engine.json_text import dumps
 
 HELP = "CPU against GPU latency"
@@ -56,6 +62,8 @@ def execute(arguments: argparse.Namespace) -> None:
     from engine.tools.bench import Settings, bench
     from engine.tools.console import bench_table, console, say, status
 
+    check_output("--json", arguments.json)
+    check_output("--chart", arguments.chart)
     settings = Settings(
         peer=not arguments.no_peer,
         repeats=arguments.repeats,

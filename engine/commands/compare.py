@@ -6,7 +6,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from engine.commands.arguments import adapter, count, make_feeds, make_session, model_arguments
+from engine.commands.arguments import (
+    adapter,
+    check_output,
+    count,
+    make_feeds,
+    make_session,
+    model_arguments,
+)
 
 HELP = "the GPU against the CPU, node by node: what differs first, and why"
 
@@ -61,6 +68,7 @@ def execute(arguments: argparse.Namespace) -> int:
     from engine.tools.compare.runs import Setup, shapes_text
     from engine.tools.console import say, status
 
+    check_output("--output", arguments.output, folder=True)
     setup = Setup(
         arguments.model,
         arguments.device,

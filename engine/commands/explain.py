@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from engine.commands.arguments import count, make_feeds, make_session, model_arguments
+from engine.commands.arguments import (
+    check_output,
+    count,
+    make_feeds,
+    make_session,
+    model_arguments,
+)
+
+if TYPE_CHECKING:
+    from engine.explain import Report
 
 HELP = "where each node runs, why, and what it costs"
 
@@ -28,7 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--passes", action="store_true", help="all that passes did, or nearly did")
     parser.add_argument("--json", action="store_true", help="print JSON (docs/explain.md)")
-    parser.add_argument("--wgsl", action="store_true", help="print the generated shaders too")
+    parser.add_argument(
+        "--wgsl", action="store_true", help="the generated shaders too; in the JSON with --json"
+    )
     parser.add_argument(
         "--html", type=Path, metavar="FILE", help="write one page with the graph drawn"
     )
@@ -39,6 +51,7 @@ def execute(arguments: argparse.Namespace) -> None:
     from engine.partition import check_all_gpu
     from engine.tools.console import say, status
 
+    check_output("--html", arguments.html)
     demanded, arguments.require_gpu = arguments.require_gpu, False
     if demanded and arguments.device == "auto":
         arguments.device = "gpu"
@@ -52,20 +65,27 @@ def execute(arguments: argparse.Namespace) -> None:
 
             measured = measure(session, feeds, arguments.measure, progress)
         report = session.explain(None if measured else feeds, measured)
-        if arguments.html is not None:
-            from engine.tools.page import explain_page
-
-            progress("drawing the graph")
-            page = explain_page(report, arguments.model.name)
-            arguments.html.write_text(page, encoding="utf-8")
     if arguments.json:
-        print(report.to_json())
+        print(report.to_json(shaders=arguments.wgsl))
     elif arguments.html is not None:
         say(report.summary(), "")
-        say(f"wrote {arguments.html}", fold=False)
     else:
         say(report.to_text(passes=arguments.passes))
-    if arguments.wgsl:
+    if arguments.wgsl and not arguments.json:
         print(report.wgsl() or "no shaders: every node is on the CPU (see --device gpu)")
+    if arguments.html is not None:
+        _write_page(report, arguments)
     if demanded:
         check_all_gpu(session.plan().partition)
+
+
+def _write_page(report: Report, arguments: argparse.Namespace) -> None:
+    """Writes the page that `--html` asks for; says so where that does not end up in JSON."""
+    from engine.tools.console import say, status
+    from engine.tools.page import explain_page
+
+    with status("drawing the graph"):
+        page = explain_page(report, arguments.model.name)
+    arguments.html.write_text(page, encoding="utf-8")
+    if not arguments.json:
+        say(f"wrote {arguments.html}", fold=False)

@@ -5,7 +5,13 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from engine.commands.arguments import count, make_feeds, make_session, model_arguments
+from engine.commands.arguments import (
+    check_output,
+    count,
+    make_feeds,
+    make_session,
+    model_arguments,
+)
 
 HELP = "time per kernel, node, operator and transfer, and what limits it"
 
@@ -35,22 +41,23 @@ def execute(arguments: argparse.Namespace) -> None:
     from engine.tools.profile_text import header, tables, totals_text
     from engine.tools.trace import chrome_trace
 
+    check_output("--trace", arguments.trace)
     with status("loading the model") as progress:
         session = make_session(arguments)
         feeds = make_feeds(session, arguments)
         found = profile(
             session, feeds, repeats=arguments.repeats, clock=arguments.clock, progress=progress
         )
+    if arguments.json:
+        print(found.to_json())
+    else:
+        out = console()
+        say(*header(found, arguments.model.name))
+        for table in tables(found, arguments.top, out.width):
+            out.print(table)
+        say(totals_text(found))
     if arguments.trace:
         trace = chrome_trace(found.calls, arguments.model.name, found.device)
         arguments.trace.write_text(dumps(trace), encoding="utf-8")
-    if arguments.json:
-        print(found.to_json())
-        return
-    out = console()
-    say(*header(found, arguments.model.name))
-    for table in tables(found, arguments.top, out.width):
-        out.print(table)
-    say(totals_text(found))
-    if arguments.trace:
-        say(f"wrote {arguments.trace}", fold=False)
+        if not arguments.json:
+            say(f"wrote {arguments.trace}", fold=False)

@@ -6,7 +6,7 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from engine.commands.arguments import make_feeds, make_session, model_arguments
+from engine.commands.arguments import check_output, make_feeds, make_session, model_arguments
 
 HELP = "run a model once and describe its outputs"
 
@@ -14,7 +14,12 @@ HELP = "run a model once and describe its outputs"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments."""
     model_arguments(parser)
-    parser.add_argument("--save", metavar="DIR", type=Path, help="write outputs as DIR/NAME.npy")
+    parser.add_argument(
+        "--save",
+        metavar="DIR",
+        type=Path,
+        help="write outputs as DIR/NAME.npy; the folder is made if need be",
+    )
 
 
 def execute(arguments: argparse.Namespace) -> None:
@@ -25,6 +30,7 @@ def execute(arguments: argparse.Namespace) -> None:
     from engine.tools.console import say, status
     from engine.tools.inputs import describe
 
+    check_output("--save", arguments.save, folder=True)
     with status("loading the model") as progress:
         session = make_session(arguments)
         feeds = make_feeds(session, arguments)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from engine.commands.arguments import adapter, count, input_arguments, make_feeds
+from engine.commands.arguments import (
+    adapter,
+    check_output,
+    count,
+    input_arguments,
+    make_feeds,
+)
+from engine.errors import EngineError
 
 HELP = "measure the kernels that a model may use, and keep the fastest for this adapter"
 
@@ -41,8 +48,13 @@ def execute(arguments: argparse.Namespace) -> None:
     from engine.tools.tune import tune
     from engine.tools.tune_text import summary, table
 
+    if arguments.name and not arguments.output:
+        raise EngineError("--for says what adapters the file of --output is for: give that too")
     with status("tuning") as progress:
         device = open_device(adapter(arguments), arguments.target)
+        path = arguments.output or tunings.user_file(device.info, device.target)
+        if not arguments.dry_run:
+            _check_kept(path, arguments)
         found = tune(
             arguments.model,
             lambda session: make_feeds(session, arguments),
@@ -53,13 +65,23 @@ def execute(arguments: argparse.Namespace) -> None:
             target=arguments.target,
             disable=arguments.disable,
         )
-    lines = summary(found, arguments.budget)
-    if not arguments.dry_run:
-        path = arguments.output or tunings.user_file(device.info, device.target)
-        name = arguments.name if arguments.output and arguments.name else device.info.title
-        tunings.keep(found.tuning, path, name, device.target.features)
-        used = "" if arguments.output else ", used from now on"
-        lines.append(f"kept in {path}{used}")
     out = console()
     out.print(table(found, arguments.top, out.width))
-    say(*lines, fold=False)
+    say(*summary(found, arguments.budget))
+    if not arguments.dry_run:
+        name = arguments.name or device.info.title
+        tunings.keep(found.tuning, path, name, device.target.features)
+        used = "" if arguments.output else ", used from now on"
+        say(f"kept in {path}{used}", fold=False)
+
+
+def _check_kept(path: Path, arguments: argparse.Namespace) -> None:
+    """Raises: EngineError if what is found can't be kept in a file, which is written whole."""
+    if arguments.output:
+        check_output("--output", path)
+        check_output("--output", path.parent, folder=True)
+        return
+    try:
+        check_output("tuned kernels go to", path.parent, folder=True)
+    except EngineError as error:
+        raise EngineError(f"{error}; give --output FILE, or --dry-run to keep nothing") from None

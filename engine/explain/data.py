@@ -16,13 +16,16 @@ VERSION = 2
 """Raised when a field changes its meaning or goes; new fields may come without that."""
 
 
-def to_json(report: Report) -> str:
-    """The report as JSON, without the shaders."""
-    return dumps(to_dict(report), indent=2)
+def to_json(report: Report, shaders: bool = False) -> str:
+    """The report as JSON, with the shaders if asked."""
+    content = to_dict(report)
+    if shaders:
+        content["shaders"] = list(report.shaders)
+    return dumps(content, indent=2)
 
 
 def to_dict(report: Report) -> dict[str, Any]:
-    """The content of `to_json`."""
+    """The content of `to_json`, without the shaders."""
     return {
         "schema": SCHEMA,
         "version": VERSION,

@@ -271,9 +271,9 @@ class Report:
         """
         return text.report_text(self, passes)
 
-    def to_json(self) -> str:
-        """The report as JSON, without the shaders; docs/explain.md has the schema."""
-        return data.to_json(self)
+    def to_json(self, shaders: bool = False) -> str:
+        """The report as JSON, with the shaders if asked; docs/explain.md has the schema."""
+        return data.to_json(self, shaders)
 
     def wgsl(self) -> str:
         """Every shader of the plan, each once, under the dispatches that it is for."""

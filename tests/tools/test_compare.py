@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,6 +92,8 @@ def command(capsys: pytest.CaptureFixture[str], *words: str) -> _Result:
 def test_the_command_writes_a_folder_and_says_how_to_run_it_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    tmp_path = tmp_path / "with a space"
+    tmp_path.mkdir()
     model = tmp_path / "model.onnx"
     onnx.save(parse(NETWORK), model)
     words = [str(model), "--dim", "n=5", "--output", str(tmp_path / "found")]
@@ -100,7 +103,7 @@ def test_the_command_writes_a_folder_and_says_how_to_run_it_again(
         found = command(capsys, *words)
         assert found.status == 1 and "to blame: the GPU kernel" in found.text
         (again,) = [line for line in found.text.splitlines() if "rerun" in line]
-        repeat = again.split("onnx-wgpu compare ")[1].split()
+        repeat = shlex.split(again.split("onnx-wgpu compare ")[1])
         assert command(capsys, *repeat).status == 1
         as_json = command(capsys, *words, "--json")
         assert json.loads(as_json.text)["finding"]["kind"] == "kernel"
@@ -141,7 +144,7 @@ def test_the_first_infinity_is_found(
     said = [finding.node] if device == "cpu" else finding.notes
     assert any("Exp 'e'" in line for line in said)
     assert any("NumPy makes the same" in n for n in finding.notes) == (device == "gpu")
-    again = finding.command.split("onnx-wgpu compare ")[1].split()
+    again = shlex.split(finding.command.split("onnx-wgpu compare ")[1])
     assert "infinity" in command(capsys, *again, "--output", str(tmp_path / "again")).text
     np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
     calm = [str(model), "--find", "nan", "--input", f"x={tmp_path / 'x.npy'}"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import shlex
+import subprocess
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from engine import fusion_rules
 from engine.errors import EngineError
@@ -42,14 +45,10 @@ def blame_kernel(
     progress("running the group alone")
     graph, disable = _reproduce(setup, failure, tolerance)
     inputs = {n: failure.inputs[n] for n in graph.inputs}
-    got = list(failure.got.values())
-    model = write_case(folder, graph, inputs, list(failure.want.values()), got)
-    finding = replace(
-        finding,
-        model=model,
-        alone=disable is not None,
-        command=rerun(model, setup, disable or (), tolerance),
-    )
+    values = (list(failure.want.values()), list(failure.got.values()))
+    command = Rerun(setup, disable or (), tolerance)
+    finding = with_case(finding, folder, graph, inputs, values, command)
+    finding = replace(finding, alone=disable is not None)
     if disable is None:
         if failure.changed:
             return _changed(finding, failure)
@@ -158,21 +157,51 @@ def _inside(
     return finding.note("its nodes are right one by one, and wrong together without any rule too")
 
 
-def rerun(
-    model: Path,
-    setup: Setup,
-    disable: Collection[str],
-    tolerance: float | None = None,
-    more: Sequence[str] = (),
-) -> str:
-    """The command that compares a test folder again."""
-    words = ["onnx-wgpu", "compare", str(model), "--data", str(model.parent / DATA)]
-    for name in sorted({*setup.disable, *disable}):
-        words += ["--disable", name]
-    if setup.adapter is not None:
-        words += ["--adapter", str(setup.adapter)]
-    if isinstance(setup.target, str):
-        words += ["--target", setup.target]
-    if tolerance is not None:
-        words += ["--tolerance", f"{tolerance:g}"]
-    return " ".join([*words, *more])
+class Rerun(NamedTuple):
+    """How a test folder is compared again: as `setup` says, but for `disable` and `more`."""
+
+    setup: Setup
+    disable: Collection[str] = ()
+    tolerance: float | None = None
+    more: Sequence[str] = ()
+
+    def command(self, model: Path) -> str:
+        """The command, as the shell takes it."""
+        words = ["onnx-wgpu", "compare", str(model), "--data", str(model.parent / DATA)]
+        for name in sorted({*self.setup.disable, *self.disable}):
+            words += ["--disable", name]
+        if self.setup.adapter is not None:
+            words += ["--adapter", str(self.setup.adapter)]
+        if isinstance(self.setup.target, str):
+            words += ["--target", self.setup.target]
+        if self.tolerance is not None:
+            words += ["--tolerance", f"{self.tolerance:g}"]
+        words += self.more
+        return subprocess.list2cmdline(words) if os.name == "nt" else shlex.join(words)
+
+
+def with_case(
+    finding: Finding,
+    folder: Path,
+    graph: Graph,
+    inputs: Mapping[str, Any],
+    values: tuple[Sequence[Any], Sequence[Any]],
+    rerun: Rerun,
+) -> Finding:
+    """The finding with its test folder; with a note where that cannot be written.
+
+    Args:
+        finding: what was found.
+        folder: where the test folder goes.
+        graph: its model. inputs: what that is fed.
+        values: what is right of its outputs, and what came instead.
+        rerun: how it is compared again.
+    """
+    try:
+        model = write_case(folder, graph, inputs, *values)
+    except OSError as error:
+        return finding.note(
+            f"it could not be written to {error.filename or folder} ({error.strerror}): "
+            "see --output DIR"
+        )
+    return replace(finding, model=model, alone=True, command=rerun.command(model))

@@ -11,10 +11,10 @@ import numpy as np
 from engine.ir import Array
 from engine.runtime.probe import Observed, Probe
 from engine.runtime.session import InferenceSession
-from engine.tools.compare.extract import subgraph, write_case
+from engine.tools.compare.extract import subgraph
 from engine.tools.compare.finding import Finding, describe, origin_of
 from engine.tools.compare.groups import MissingValueError, evaluate_nodes, with_views
-from engine.tools.compare.kernels import rerun
+from engine.tools.compare.kernels import Rerun, with_case
 from engine.tools.compare.runs import Setup
 from engine.tools.compare.tolerance import difference, group_tolerance, is_float
 
@@ -105,14 +105,7 @@ def _finding(
         if any(bad[kind] for kind in fresh):
             notes.append(f"of its nodes, {describe([node], ())} is the first in NumPy")
             break
-    model = None
-    if group.inputs or all(graph.constant(n) is not None for node in nodes for n in node.reads):
-        case = subgraph(graph, nodes, group.inputs, written)
-        if {n for node in nodes for n in node.reads} <= case.values.keys() | want.keys():
-            inputs = {n: group.inputs[n] for n in case.inputs}
-            right = [want.get(n, v) for n, v in written.items()]
-            model = write_case(folder, case, inputs, right, list(written.values()))
-    return Finding(
+    finding = Finding(
         "nan",
         " and ".join(fresh),
         describe(nodes, group.path),
@@ -121,10 +114,15 @@ def _finding(
         "gpu" if group.on_gpu else "cpu",
         tuple(differences),
         tuple(notes),
-        model,
-        model is not None,
-        rerun(model, setup, (), None, ["--find", "nan"]) if model is not None else "",
     )
+    if group.inputs or all(graph.constant(n) is not None for node in nodes for n in node.reads):
+        case = subgraph(graph, nodes, group.inputs, written)
+        if {n for node in nodes for n in node.reads} <= case.values.keys() | want.keys():
+            inputs = {n: group.inputs[n] for n in case.inputs}
+            right = [want.get(n, v) for n, v in written.items()]
+            again = Rerun(setup, more=["--find", "nan"])
+            return with_case(finding, folder, case, inputs, (right, [*written.values()]), again)
+    return finding
 
 
 def _range(value: Any) -> str:

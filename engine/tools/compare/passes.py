@@ -22,9 +22,9 @@ from engine.ir import Graph, Node
 from engine.runtime.probe import Observed, Probe
 from engine.runtime.session import InferenceSession
 from engine.tools.compare.bisect import guilty
-from engine.tools.compare.extract import subgraph, write_case
+from engine.tools.compare.extract import subgraph
 from engine.tools.compare.finding import Finding, describe
-from engine.tools.compare.kernels import rerun
+from engine.tools.compare.kernels import Rerun, with_case
 from engine.tools.compare.runs import (
     OPTIONAL_PASSES,
     Place,
@@ -282,9 +282,9 @@ def locate_pass(
                 want = _pass_fails(locator.setup, *case, locator.tolerance, device)
                 if want is not None:
                     graph, inputs = case
-                    path = write_case(folder, graph, inputs, want, [got])
-                    command = rerun(path, locator.setup, (), locator.tolerance)
-                    return _applied(replace(here, model=path, alone=True, command=command), session)
+                    again = Rerun(locator.setup, (), locator.tolerance)
+                    here = with_case(here, folder, graph, inputs, (want, [got]), again)
+                    return _applied(here, session)
             if number + 1 >= MAX_TRIED:
                 break
         if first is None:
@@ -338,7 +338,6 @@ def locate_numpy(locator: Locator, folder: Path, progress: Callable[[str], None]
             if case is not None and _numpy_fails(locator, place, *case):
                 graph, inputs = case
                 right = locator.reference.values(locator.feeds, [place])[place]
-                path = write_case(folder, graph, inputs, [right], [got])
                 against = ["--against", locator.reference.kind]
                 moved = own_movement(graph, inputs, place.name)
                 found = Finding(
@@ -349,10 +348,9 @@ def locate_numpy(locator: Locator, folder: Path, progress: Callable[[str], None]
                     node.origin,
                     "cpu",
                     (pair,),
-                    model=path,
-                    alone=True,
-                    command=rerun(path, locator.setup, (), locator.tolerance, against),
                 )
+                again = Rerun(locator.setup, (), locator.tolerance, against)
+                found = with_case(found, folder, graph, inputs, ([right], [got]), again)
                 if moved < SHARE * pair.max_abs:
                     return found
                 return found.note(
