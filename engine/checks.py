@@ -13,7 +13,6 @@ from engine.dims import Guard, Table, equal, symbols_of
 from engine.errors import PlanError
 from engine.ir import Graph, Node
 from engine.ops import Support
-from engine.partition import Partition
 from engine.records import dataclass
 from engine.shader import Kernel
 from engine.target import Target
@@ -72,14 +71,13 @@ def misfit(kernel: Kernel, target: Target) -> str:
 
 
 def late_checks(
-    graph: Graph, support: Mapping[str, Support], placed: Partition, symbols: Collection[str]
+    nodes: Iterable[Node], support: Mapping[str, Support], symbols: Collection[str]
 ) -> list[Check]:
-    """The guards of GPU nodes on sizes that are bound in mid-run, with their nodes."""
+    """The guards of nodes that the GPU runs on sizes that are bound in mid-run, with the nodes."""
     found = []
-    for node in graph.nodes:
-        if placed.on_gpu(node):
-            late = (g for g in support[node.key].guards if not symbols_of(g.expr) <= set(symbols))
-            found += [Check(guard, (node.key,)) for guard in late]
+    for node in nodes:
+        late = (g for g in support[node.key].guards if not symbols_of(g.expr) <= set(symbols))
+        found += [Check(guard, (node.key,)) for guard in late]
     return found
 
 

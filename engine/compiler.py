@@ -86,11 +86,12 @@ def compile_graph(
     parts = _parts(graph, options, target, on_gpu & live, live, roots, symbols, binding, appends)
     weigh = PrologueCosts(graph, binding, target, profile)
     fused = _fused(graph, options, target, on_gpu & live, appends, parts, roots, weigh)
-    sizes = frozenset(n for n, v in graph.values.items() if v.dims is not None)
+    sizes = _known_contents(graph, live, symbols)
     scheduled = _scheduled(graph, fused, live - on_gpu - views, sizes, symbols, roots)
+    running = [n for n in graph.nodes if n.key in live]
     checks = [
-        *late_checks(graph, support, placed, symbols),
-        *view_checks(graph, [n for n in graph.nodes if n.key in live & views]),
+        *late_checks([n for n in running if placed.on_gpu(n)], support, symbols),
+        *view_checks(graph, [n for n in running if n.key in views]),
     ]
     if fused.groups:
         tell("writing shaders")
@@ -381,6 +382,20 @@ def _is_alias(graph: Graph, node: Node, symbols: Collection[str]) -> bool:
         return False
     known = set(symbols).union(*map(symbols_of, source.shape))
     return source.dtype == result.dtype and all(symbols_of(d) <= known for d in result.shape)
+
+
+def _known_contents(
+    graph: Graph, live: Collection[str], symbols: Collection[str]
+) -> frozenset[str]:
+    """The values whose contents follow from sizes, all of which inputs or nodes that run tell."""
+    made = {name for node in graph.nodes if node.key in live for name in node.writes}
+    bound = {s for s, (value, _) in binders(graph, symbols).items() if value in made}
+    bound.update(symbols)
+    return frozenset(
+        name
+        for name, value in graph.values.items()
+        if value.dims is not None and all(symbols_of(d) <= bound for d in value.dims.flat)
+    )
 
 
 def _live_nodes(

@@ -8,7 +8,7 @@ from tests.random_graphs import Candidate, RandomGraph
 from tests.random_nodes.elementwise import arithmetic, smooth
 from tests.random_nodes.makers import Maker, axis_of, need
 from tests.random_nodes.movement import concat, gather, shape_of, split, transpose
-from tests.random_nodes.others import contraction, selected
+from tests.random_nodes.others import selected
 
 
 def unique(g: RandomGraph) -> Candidate:
@@ -42,6 +42,6 @@ def cut_to_size(g: RandomGraph) -> Candidate:
 
 DECIDED: list[Maker] = [
     *(selected, selected, selected, unique, counting, shape_as_number, cut_to_size),
-    *(shape_of, shape_of, gather, split, concat, transpose, contraction),
+    *(shape_of, shape_of, gather, split, concat, transpose),
     *(smooth, smooth, arithmetic, arithmetic),
 ]

@@ -88,3 +88,16 @@ def test_sizes_that_data_decide_are_numbers_once_they_are_known() -> None:
             sizes = np.array([2, np.count_nonzero(x)])
             np.testing.assert_allclose(y, sizes / 4 + np.exp(x).sum(), rtol=1e-5)
         assert ("Mul", "gpu") in places(made)
+
+
+SIZES_ONLY = """<ir_version: 10, opset_import: ["" : 18]>
+    g (float[a, b] x, int64[k] i) => (int64[1] y) {
+        found = NonZero(x)  sizes = Shape(found)  some = Gather(sizes, i)  y = Shape(some) }"""
+
+
+def test_what_nobody_needs_need_not_be_known() -> None:
+    with session(SIZES_ONLY) as made:
+        for count in (3, 1):
+            feeds = {"x": np.eye(3, dtype=np.float32), "i": np.zeros(count, np.int64)}
+            np.testing.assert_array_equal(made.run(None, feeds)[0], [count])
+        assert ("NonZero", "cpu") not in places(made)
