@@ -14,6 +14,7 @@ from engine.commands.arguments import (
     make_session,
     model_arguments,
 )
+from engine.errors import EngineError
 
 HELP = "the GPU against the CPU, node by node: what differs first, and why"
 
@@ -62,9 +63,12 @@ def tolerance(text: str) -> float:
 
 
 def execute(arguments: argparse.Namespace) -> int:
-    """Compares and prints what was found; the status is 1 if anything was."""
+    """Compares and prints what was found; the status is 1 if anything was.
+
+    Raises: EngineError if nothing ran on the GPU, unless that was asked for.
+    """
     from engine.tools.compare import compare, find_nan
-    from engine.tools.compare.report import finding_lines, to_json, to_text
+    from engine.tools.compare.report import NOTHING_RAN, onset_text, to_json, to_text
     from engine.tools.compare.runs import Setup, shapes_text
     from engine.tools.console import say, status
 
@@ -82,8 +86,8 @@ def execute(arguments: argparse.Namespace) -> int:
         feeds = _feeds(arguments)
         if arguments.find:
             onset = find_nan(setup, feeds, folder=folder, progress=progress)
-            text = "\n".join(finding_lines(onset)) if onset else "no NaN, and no infinity"
-            found, wrong = to_json(onset), onset is not None
+            text, found, wrong = onset_text(onset), to_json(onset), not onset.ok
+            empty = False
         else:
             comparison = compare(
                 setup,
@@ -96,10 +100,13 @@ def execute(arguments: argparse.Namespace) -> int:
             )
             text = to_text(comparison, arguments.model.name, shapes_text(feeds))
             found, wrong = to_json(comparison), not comparison.ok
+            empty = not comparison.gpu_nodes and arguments.device != "cpu"
     if arguments.json:
         print(found)
     else:
         say(text, fold=False)
+    if empty and not wrong:
+        raise EngineError(NOTHING_RAN)
     return int(wrong)
 
 

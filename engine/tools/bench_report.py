@@ -162,6 +162,9 @@ def _rest(result: Measurement) -> float | None:
 def verdict(results: Sequence[Measurement]) -> list[str]:
     """Who is faster, said of the GPU whether it wins or loses, and where a loser's time goes."""
     gpu = next((r for r in results if r.device == "gpu"), None)
+    if gpu is not None and not gpu.gpu_nodes:
+        where = "all run in NumPy (why: onnx-wgpu explain)" if gpu.cpu_nodes else "nothing has to"
+        return [f"no node runs on the GPU: {where}, so times say nothing of it"]
     lines, slower = [], False
     for other in results:
         if gpu is None or other is gpu:

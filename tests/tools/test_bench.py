@@ -31,7 +31,9 @@ def timed(device: str, *warm_ms: float, **phases: float) -> Measurement:
     """A measurement whose every call has the same phases."""
     spent = {p: [phases.get(p, 0.0)] * len(warm_ms) for p in PHASES} if phases else {}
     times = list(warm_ms)
-    return Measurement(device, "it", 1.0, 2.0, warm_ms=times, cpu_ms=times, phases_ms=spent)
+    made = Measurement(device, "it", 1.0, 2.0, warm_ms=times, cpu_ms=times, phases_ms=spent)
+    made.gpu_nodes = int(device == "gpu")
+    return made
 
 
 @pytest.mark.gpu
@@ -185,3 +187,13 @@ def test_a_process_is_timed_from_its_start(model: Path) -> None:
 def test_a_cold_start_that_fails_says_why(tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=r"cold start with device='cpu' failed: error: .*absent"):
         starts("cpu", str(tmp_path / "absent.onnx"), {"device": "cpu"}, {})
+
+
+def test_without_a_node_on_the_gpu_nothing_is_said_of_its_speed() -> None:
+    cpu, gpu = timed("cpu", 1.0, 1.0), timed("gpu", 2.0, 2.0, host=1.5)
+    gpu.gpu_nodes, gpu.cpu_nodes = 0, 3
+    (line,) = bench_report.verdict([cpu, gpu])
+    assert line.startswith("no node runs on the GPU: all run in NumPy (why: onnx-wgpu explain)")
+    gpu.cpu_nodes = 0
+    (line,) = bench_report.verdict([cpu, gpu])
+    assert line.startswith("no node runs on the GPU: nothing has to")

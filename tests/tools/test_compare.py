@@ -136,9 +136,10 @@ def test_the_first_infinity_is_found(
     onnx.save(parse(OVERFLOW), model)
     setup = Setup(model, device)
     x = np.full((2, 4), 3.0, np.float32)
-    assert find_nan(setup, {"x": x}, folder=tmp_path / "wrong") is None
+    found = find_nan(setup, {"x": x}, folder=tmp_path / "wrong")
+    assert found.ok and not found.given and found.finding is None and not found.outputs
     x[1] = 20.0
-    finding = find_nan(setup, {"x": x}, folder=tmp_path / "wrong")
+    finding = find_nan(setup, {"x": x}, folder=tmp_path / "wrong").finding
     assert finding is not None and finding.kind == "nan" and "infinity" in finding.blame
     assert "Exp" in finding.op_types and finding.device == device
     said = [finding.node] if device == "cpu" else finding.notes
@@ -180,3 +181,59 @@ def test_a_result_that_hangs_on_rounding_is_told_from_one_that_is_wrong() -> Non
     for op, least, most in (("Round", 1.0, 1.0), ("Exp", 1e-9, 1e-3)):
         text = f"m (float[n] x) => (float[n] y) {{ y = {op}(x) }}"
         assert least <= own_movement(load_model(parse(text)).graph, {"x": x}, "y") <= most
+
+
+MASKED = """m (float[4] x) => (float[4] y, float[4] z) {
+  mask = Constant <value_floats = [0.0, 0.0, 0.0, -1.0]> ()
+  a = Add(x, mask)
+  y = Exp(a)
+  b = Abs(x)
+  c = Add(b, b)
+  z = Sqrt(c)
+}"""
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_what_inputs_and_constants_hold_is_told_from_what_arises(
+    device: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    proto = parse(MASKED)
+    mask = np.array([0, 0, 0, -np.inf], np.float32)
+    proto.graph.node[0].attribute[0].CopyFrom(
+        onnx.helper.make_attribute("value", onnx.numpy_helper.from_array(mask))
+    )
+    model = tmp_path / "model.onnx"
+    onnx.save(proto, model)
+    setup, folder = Setup(model, device), tmp_path / "wrong"
+    calm = find_nan(setup, {"x": np.ones(4, np.float32)}, folder=folder)
+    (held,) = calm.given
+    assert (held.what, held.infinity, held.nan, held.size) == ("constant", 1, 0, 4) and calm.ok
+    x = np.array([1, np.nan, np.nan, 1], np.float32)
+    found = find_nan(setup, {"x": x}, folder=folder)
+    assert found.given[0].text == "input x holds 2 times NaN in 4 elements"
+    assert found.finding is None and not found.ok and found.passed_on >= 2
+    assert [(held.name, held.nan) for held in found.outputs] == [("y", 2), ("z", 2)]
+    np.save(tmp_path / "x.npy", x)
+    words = [str(model), "--find", "nan", "--device", device, "--input", f"x={tmp_path}/x.npy"]
+    said = command(capsys, *words)
+    assert said.status == 1 and said.text.startswith("input x holds 2 times NaN in 4 elements\n")
+    assert "  output z holds 2 times NaN in 4 elements\nnothing else makes" in said.text
+    np.save(tmp_path / "x.npy", np.array([1, np.nan, 2e38, 1], np.float32))
+    said = command(capsys, *words, "--json")
+    found_json = json.loads(said.text)
+    assert said.status == 1 and found_json["given"][0]["name"] == "x"
+    assert found_json["finding"]["blame"] == "infinity"
+
+
+def test_what_did_not_run_on_the_gpu_is_not_said_to_be_right(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = str(tmp_path / "model.onnx")
+    onnx.save(parse("g (double[n] x) => (double[n] y) { y = Exp(x) }"), model)
+    assert main(["compare", model]) == 2
+    captured = capsys.readouterr()
+    assert "NumPy with passes against NumPy without passes" in captured.out
+    assert "kernels" not in captured.out
+    assert "nothing ran on the GPU (why: onnx-wgpu explain)" in captured.err
+    assert main(["compare", model, "--device", "cpu", "--against", "reference"]) == 0
+    assert "against onnx.reference" in capsys.readouterr().out

@@ -336,7 +336,7 @@ def test_infinity_of_one_device_only_is_told_apart(
     )
     model = tmp_path / "model.onnx"
     onnx.save(parse(NETWORK), model)
-    finding = find_nan(Setup(model), network(), folder=tmp_path / "wrong")
+    finding = find_nan(Setup(model), network(), folder=tmp_path / "wrong").finding
     assert finding is not None and "Softmax" in finding.op_types
     assert any("NumPy makes something else" in n for n in finding.notes)
 

@@ -30,7 +30,7 @@ from engine.runtime import cache
 from engine.tools.compare.finding import Finding
 from engine.tools.compare.groups import Checked, GroupCheck
 from engine.tools.compare.kernels import blame_kernel
-from engine.tools.compare.onset import find_onset
+from engine.tools.compare.onset import Onset, find_onset
 from engine.tools.compare.passes import (
     Locator,
     all_ok,
@@ -42,7 +42,7 @@ from engine.tools.compare.passes import (
 from engine.tools.compare.runs import Reference, Setup, named_outputs
 from engine.tools.compare.tolerance import Difference
 
-__all__ = ["Comparison", "Finding", "Setup", "compare", "find_nan"]
+__all__ = ["Comparison", "Finding", "Onset", "Setup", "compare", "find_nan"]
 
 BUDGET = 256 << 20
 """Bytes of values in between that are held at a time."""
@@ -56,6 +56,7 @@ class Comparison:
 
     Attributes:
         device: the adapter. against: what was taken to be right.
+        gpu_nodes: how many nodes the call ran on the adapter.
         outputs: how the outputs of the model differ, the worst first.
         finding: what is wrong first; None if nothing is.
         checked: kernels that were compared with NumPy; failed: operators of those that are wrong.
@@ -65,6 +66,7 @@ class Comparison:
 
     device: str
     against: str
+    gpu_nodes: int
     outputs: tuple[Difference, ...]
     finding: Finding | None
     checked: int
@@ -112,7 +114,8 @@ def compare(
                 _refuse_random(session.plan().graph)
             check = GroupCheck(tolerance, progress)
             check.run(session, feeds)
-            device = session.device_name
+            gpu_nodes = sum(where == "gpu" for _, where in session.executed())
+            device = session.device_name if gpu_nodes else "NumPy with passes"
         found = check.found
         finding = _finding(
             setup, feeds, reference, want, ok, found, tolerance, folder, progress, budget
@@ -122,6 +125,7 @@ def compare(
     return Comparison(
         device,
         against,
+        gpu_nodes,
         tuple(outputs),
         finding,
         found.groups,
@@ -225,8 +229,8 @@ def find_nan(
     *,
     folder: Path,
     progress: Progress = lambda text: None,
-) -> Finding | None:
-    """Where NaN or infinity begins when the model runs; None if it never does.
+) -> Onset:
+    """Where NaN or infinity comes from when the model runs.
 
     Args: as of `compare`. Raises: EngineError if the model can't be run.
     """

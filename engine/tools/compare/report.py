@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from engine.explain.sizes import count_text
 from engine.json_text import dumps
-from engine.tools.compare import Comparison
+from engine.tools.compare import Comparison, Onset
 from engine.tools.compare.finding import KINDS, Finding
 from engine.tools.compare.tolerance import Difference
 
@@ -56,12 +57,34 @@ def to_text(found: Comparison, model: str, inputs: str) -> str:
         lines.append(f"  output   {difference_text(d)}")
     if len(found.outputs) > MAX_SHOWN:
         lines.append(f"  ... and {len(found.outputs) - MAX_SHOWN} more outputs, none of them worse")
-    lines.append(_kernels_line(found))
+    if found.gpu_nodes:
+        lines.append(_kernels_line(found))
     if found.finding is None:
-        lines.append("no difference beyond tolerance")
+        agree = "the outputs of NumPy do not differ beyond tolerance; no kernel was compared"
+        lines.append("no difference beyond tolerance" if found.gpu_nodes else agree)
     else:
         lines += finding_lines(found.finding)
     return "\n".join(lines)
+
+
+NOTHING_RAN = "nothing ran on the GPU (why: onnx-wgpu explain), so no kernel was compared"
+
+
+def onset_text(found: Onset) -> str:
+    """What holds NaN or infinity from the start, what follows from it, and what makes some."""
+    lines = [held.text for held in found.given[:MAX_SHOWN]]
+    if len(found.given) > MAX_SHOWN:
+        lines.append(f"... and {len(found.given) - MAX_SHOWN} more constants or inputs")
+    if found.passed_on:
+        lines.append(f"  {count_text(found.passed_on, 'kernel or node')} passed on what they read")
+    if found.finding is not None:
+        return "\n".join([*lines, *finding_lines(found.finding)])
+    lines += [f"  {held.text}" for held in found.outputs[:MAX_SHOWN]]
+    if len(found.outputs) > MAX_SHOWN:
+        lines.append(f"  ... and {len(found.outputs) - MAX_SHOWN} more outputs")
+    if not lines:
+        return "no NaN, and no infinity"
+    return "\n".join([*lines, "nothing else makes NaN or infinity"])
 
 
 _NAMES = {
@@ -83,9 +106,7 @@ def _kernels_line(found: Comparison) -> str:
     )
 
 
-def to_json(found: Comparison | Finding | None) -> str:
-    """A comparison or a finding as JSON."""
-    content: Any = None if found is None else asdict(found)
-    if isinstance(found, Comparison):
-        content["ok"] = found.ok
+def to_json(found: Comparison | Onset) -> str:
+    """A comparison, or what was found of NaN and infinity, as JSON."""
+    content: dict[str, Any] = {**asdict(found), "ok": found.ok}
     return dumps(content, indent=2, default=str)
