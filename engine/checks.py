@@ -71,13 +71,21 @@ def misfit(kernel: Kernel, target: Target) -> str:
 
 
 def late_checks(
-    nodes: Iterable[Node], support: Mapping[str, Support], symbols: Collection[str]
+    nodes: Iterable[Node],
+    support: Mapping[str, Support],
+    symbols: Collection[str],
+    bound: Collection[str],
 ) -> list[Check]:
-    """The guards of nodes that the GPU runs on sizes that are bound in mid-run, with the nodes."""
+    """The guards of nodes that the GPU runs on sizes that are bound in mid-run, with the nodes.
+
+    symbols: those that are known before. bound: all that are ever known.
+    """
+    before, ever = frozenset(symbols), frozenset(bound)
     found = []
     for node in nodes:
-        late = (g for g in support[node.key].guards if not symbols_of(g.expr) <= set(symbols))
-        found += [Check(guard, (node.key,)) for guard in late]
+        for guard in support[node.key].guards:
+            if not symbols_of(guard.expr) <= before and symbols_of(guard.expr) <= ever:
+                found.append(Check(guard, (node.key,)))
     return found
 
 

@@ -86,11 +86,12 @@ def compile_graph(
     parts = _parts(graph, options, target, on_gpu & live, live, roots, symbols, binding, appends)
     weigh = PrologueCosts(graph, binding, target, profile)
     fused = _fused(graph, options, target, on_gpu & live, appends, parts, roots, weigh)
-    sizes = _known_contents(graph, live, symbols)
+    bound = _bound_symbols(graph, live, symbols)
+    sizes = _known_contents(graph, bound)
     scheduled = _scheduled(graph, fused, live - on_gpu - views, sizes, symbols, roots)
     running = [n for n in graph.nodes if n.key in live]
     checks = [
-        *late_checks([n for n in running if placed.on_gpu(n)], support, symbols),
+        *late_checks([n for n in running if placed.on_gpu(n)], support, symbols, bound),
         *view_checks(graph, [n for n in running if n.key in views]),
     ]
     if fused.groups:
@@ -384,13 +385,15 @@ def _is_alias(graph: Graph, node: Node, symbols: Collection[str]) -> bool:
     return source.dtype == result.dtype and all(symbols_of(d) <= known for d in result.shape)
 
 
-def _known_contents(
-    graph: Graph, live: Collection[str], symbols: Collection[str]
-) -> frozenset[str]:
-    """The values whose contents follow from sizes, all of which inputs or nodes that run tell."""
+def _bound_symbols(graph: Graph, live: Collection[str], symbols: Collection[str]) -> frozenset[str]:
+    """The sizes that inputs or nodes that run tell; no value that is needed hangs on others."""
     made = {name for node in graph.nodes if node.key in live for name in node.writes}
-    bound = {s for s, (value, _) in binders(graph, symbols).items() if value in made}
-    bound.update(symbols)
+    found = (s for s, (value, _) in binders(graph, symbols).items() if value in made)
+    return frozenset((*symbols, *found))
+
+
+def _known_contents(graph: Graph, bound: frozenset[str]) -> frozenset[str]:
+    """The values whose contents follow from sizes that are bound."""
     return frozenset(
         name
         for name, value in graph.values.items()
