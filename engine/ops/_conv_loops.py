@@ -40,16 +40,18 @@ def window(
     edges: Collection[int],
     times: int = 1,
     lead: int | None = None,
+    part: bool = False,
 ) -> str:
     """The sum over input channels for `kernel` taps of a row of the kernel.
 
     Every pixel is loaded once, and used by several taps. `edges` are those that may be outside of
     the row. With `lead`, rows are multiples of four long, `first + lead` is one, and pixels are
-    loaded by fours. `times`: see `dense`.
+    loaded by fours. `times`: see `dense`. Of all taps, `columns_inside` stands in front of the loop
+    over rows; for a `part` of them it is here.
     """
     met = _met(tile, win, kernel)
     start, names = 0, {i: f"p{i}" for tap in met for i in tap}
-    edges = sorted(names.keys() & set(edges))
+    edges = sorted(edges)
     loads: dict[str, str] = {}
     if lead is None:
         loads = {name: f"load_x(place + {i}u)" for i, name in names.items()}
@@ -70,7 +72,7 @@ def window(
                 lines.append(f"let e{i} = select(0.0, {names[i]}, in_{i});")
                 names[i] = f"e{i}"
         found.append(lines)
-    head = [f"let in_{i} = u32(first + {i}) < limit;" for i in edges]
+    head = columns_inside(edges) if part else []
     if lead is None:
         head += ["var place = row + u32(first);", "let step = row_step;"]
     else:
@@ -81,6 +83,20 @@ def window(
         ]
     products = tile.multiply([[names[i] for i in tap] for tap in met], "at", before=found)
     return dense(tile, head, products, ("place", "step"), times)
+
+
+def edges_of(tile: Tile, win: Windows) -> frozenset[int]:
+    """Pixels that `window` or `long_window` meets for a tile and that may be outside of a row."""
+    kernel = win.kernel[2]
+    if tile.shared or win.repeats(2) or not isinstance(kernel, int):
+        return frozenset()
+    met = {i for tap in _met(tile, win, kernel) for i in tap}
+    return win.edges(tile.columns, tile.wide) & met
+
+
+def columns_inside(edges: Collection[int]) -> list[str]:
+    """Whether pixels that may be outside of a row are inside."""
+    return [f"let in_{i} = u32(first + {i}) < params.in_w;" for i in sorted(edges)]
 
 
 def _met(tile: Tile, win: Windows, kernel: int) -> list[list[int]]:
@@ -94,10 +110,12 @@ def guarded_window(
 ) -> str:
     """The same where a row may lie outside too, or repeats itself: every load has its own place and
     condition."""
-    met = _met(tile, win, kernel)
-    places, loads, names = _guarded_pixels(tile, win, met, lead)
-    pixels = [[names[i] for i in tap] for tap in met]
-    return dense(tile, places, [*loads, *tile.multiply(pixels, "at")], times=times)
+    places, loads, pixels = _guarded_pixels(tile, win, kernel, lead)
+    if tile.shared:
+        products = [*(line for lines in loads for line in lines), *tile.multiply(pixels, "at")]
+    else:
+        products = tile.multiply(pixels, "at", before=loads)
+    return dense(tile, places, products, times=times)
 
 
 def long_window(
@@ -115,7 +133,7 @@ def long_window(
         else:
             # any pixel may be at an edge for some taps
             met = {i for tap in _met(tile, win, count) for i in tap} if edges else ()
-            text = window(tile, win, count, met, times, lead)
+            text = window(tile, win, count, met, times, lead, part=True)
         distance = f"{start} * {win.dilations[2]}" if win.dilations[2] > 1 else start
         return [
             f"    let first = first_start + i32({distance});",
@@ -133,37 +151,56 @@ def long_window(
 
 
 def _guarded_pixels(
-    tile: Tile, win: Windows, met: Sequence[Sequence[int]], lead: int | None
-) -> tuple[list[str], list[str], dict[int, str]]:
-    """Places of pixels in their row, their loads, and expressions of them."""
-    places: list[str] = []
-    loads: list[str] = []
-    names = {i: f"p{i}" for i in sorted({i for tap in met for i in tap})}
+    tile: Tile, win: Windows, kernel: int, lead: int | None
+) -> tuple[list[str], list[list[str]], list[list[str]]]:
+    """Places of pixels in their row; for each tap, loads of those not met before, and expressions.
 
-    def add(i: int, name: str, zero: str, load: str) -> None:
-        at, inside = f"u32(first + {i})", f"u32(first + {i}) < limit"
+    Of a dilated kernel no tap meets what another one did, so that one text does for any dilation.
+    """
+    dilated = win.dilations[2] > 1
+    places: list[str] = []
+    loads: list[list[str]] = []
+    names: dict[tuple[int, int], str] = {}
+
+    def add(name: str, offset: str, zero: str, load: str) -> None:
+        at, inside = f"u32(first + {offset})", f"u32(first + {offset}) < limit"
         if win.repeats(2):
-            at = f"u32({folded(win.repeats(2), f'first + {i}', 'params.in_w')})"
+            at = f"u32({folded(win.repeats(2), f'first + {offset}', 'params.in_w')})"
             inside = "limit > 0u"
             if not tile.shared:
                 # rows outside are left out
                 places.append(f"let at_{name} = {at};")
-                loads.append(f"let {name} = {load}(row + at_{name});")
+                loads[-1].append(f"let {name} = {load}(row + at_{name});")
                 return
         places.append(f"let in_{name} = {inside};")
         places.append(f"let at_{name} = select(0u, {at}, in_{name});")
-        loads.append(f"let {name} = select({zero}, {load}(row + at_{name}), in_{name});")
+        loads[-1].append(f"let {name} = select({zero}, {load}(row + at_{name}), in_{name});")
 
-    for start in range(0 if lead is None else lead - 4, max(names) + 1, 4):
-        inside = [i for i in range(start, start + 4) if i in names]
-        if lead is not None and len(inside) >= 3:
-            add(start, f"q{start + 4}", "vec4<f32>()", "load4_x")
-            for i in inside:
-                names[i] = f"q{start + 4}[{i - start}]"
-        else:
-            for i in inside:
-                add(i, names[i], "0.0", "load_x")
-    return places, loads, names
+    step = win.strides[2]
+    met = [
+        [j * step + (0 if dilated else tap) for j in range(tile.columns)] for tap in range(kernel)
+    ]
+    needed = [{i for tap in met for i in tap}] if not dilated else [set(tap) for tap in met]
+    pixels = []
+    for tap, found in enumerate(met):
+        group = tap if dilated else 0
+        distance = f"i32({tap}u * params.dilation_w) + " if dilated else ""
+        label = f"{tap}_" if dilated else ""
+        loads.append([])
+        for i in found:
+            if (group, i) in names:
+                continue
+            start = i if lead is None else i - (i - lead) % 4
+            inside = [k for k in range(start, start + 4) if k in needed[group]]
+            if lead is not None and len(inside) >= 3:
+                name = f"q{label}{start + 4}"
+                add(name, f"{distance}{start}", "vec4<f32>()", "load4_x")
+                names |= {(group, k): f"{name}[{k - start}]" for k in inside}
+            else:
+                names[group, i] = f"p{label}{i}"
+                add(names[group, i], f"{distance}{i}", "0.0", "load_x")
+        pixels.append([names[group, i] for i in found])
+    return places, loads, pixels
 
 
 def dense(

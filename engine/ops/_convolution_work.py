@@ -170,8 +170,8 @@ def tiles_gpu(view: NodeView, geo: Geometry, rows: int, width: int, loads: int) 
     pack = geo.pack if geo.columns else min(geo.pack, 8)
     blocks = geo.group * -(-group_out // pack)
     if not geo.columns and not view.target.software and tiles < 48:
-        pack, blocks = 4, geo.group * ceil_to(-(-group_out // 4), 8)
-        tiles = ceil_to(tiles, 8)
+        # of small maps invocations take a pixel of more channels; who is idle takes no one's place
+        pack, blocks = geo.pack, geo.group * -(-group_out // geo.pack)
     else:
         tiles = ceil_to(tiles, lanes)
     return GpuWork(

@@ -47,7 +47,7 @@ from engine.ops._conv_choice import (
     ways_of,
 )
 from engine.ops._conv_strip import Strip, strip_rows
-from engine.ops._conv_tile import Tile
+from engine.ops._conv_tile import Tile, indented, join
 from engine.ops._convolution import (
     Geometry,
     agree_kernel,
@@ -293,6 +293,9 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
             )
             flags = frozenset(["SHARED"] * way.tile.shared)
             first = {"FIRST": way.tile.loop_start("0u"), **_places(win, wide)}
+            if win.kernel[2] in range(MAX_UNROLLED + 1):
+                inside = loops.columns_inside(loops.edges_of(way.tile, win))
+                first["START"] = join([call.text["START"], *indented(inside)], 0)
             calls.append(replace(call, flags=call.flags | flags, text={**call.text, **first}))
     return calls
 
@@ -318,9 +321,10 @@ def _inner_loops(geo: Geometry, tile: Tile, target: Target) -> list[tuple[str, b
     # of four neighbours outside of the axis, those that it repeats are neighbours too
     aligned = aligned and win.repeats(2) in ("", "wrap")
     if isinstance(width, int) and (near or not tile.shared):
-        fours = isinstance(pad, int) and aligned and near and width > 1
+        fours = isinstance(pad, int) and aligned and width > 1
+        fours = fours and (near or (step == 1 and pad % 4 == dilation % 4 == 0))
         leads = [pad % 4, None] if isinstance(pad, int) and fours else [None]
-        edges = frozenset() if win.repeats(2) else win.edges(tile.columns, tile.wide)
+        edges = loops.edges_of(tile, win)
         if width > MAX_UNROLLED:
             text = partial(loops.long_window, tile, win, edges, times)
         elif tile.shared or win.repeats(2):
