@@ -12,6 +12,10 @@ PANEL = 32
 """Columns of b that lie together in panels: what a CPU's vector reads is then one run of memory."""
 
 
+EXACT = 256
+"""Products of two integers in [-255, 255] whose sum f32 holds, with a few more."""
+
+
 @dataclass(frozen=True)
 class Tile:
     """How one invocation computes `rows` x `columns` elements, and how operands are stored.
@@ -35,6 +39,9 @@ class Tile:
             "buffer" (for each row of a or column of b). Not for transposed operands.
         part: `params.inner` is a part of the inner axis, whose size is `params.whole_inner`.
         b_packed: b is transposed, and read by `weight(column, k)` and `weight4(column, k)`.
+        as_floats: factors are integers of at most 8 bits and a sign, and are multiplied as f32, for
+            GPUs take four times as long for integers. Sums are exact until `EXACT` elements on,
+            when they go to those of integers. Not with `shared`.
         rolled: rows are stored by a loop: a driver that compiles for a CPU takes most of its time
             for stores, and the loop costs little beside the sums.
     """
@@ -60,6 +67,7 @@ class Tile:
     a_zero: str = ""
     b_zero: str = ""
     b_packed: bool = False
+    as_floats: bool = False
     part: bool = False
     rolled: bool = False
 
@@ -77,6 +85,11 @@ class Tile:
     def vector(self) -> str:
         """Type of the sums."""
         return self.kind if self.width == 1 else f"vec{self.width}<{self.kind}>"
+
+    @property
+    def factor(self) -> str:
+        """Type of factors as they are multiplied, as many as are summed as one vector."""
+        return self.vector.replace(self.kind, "f32") if self.as_floats else self.vector
 
     @property
     def four(self) -> str:
@@ -118,7 +131,7 @@ class Tile:
 def body(tile: Tile) -> str:
     """The text of `${BODY}` in matmul.wgsl."""
     lines = [*_places(tile), *_starts(tile), *_zeros(tile), *_loops(tile)]
-    lines += [*_reduce(tile), *_finish(tile)]
+    lines += [*(_moved(tile) if tile.as_floats else ()), *_reduce(tile), *_finish(tile)]
     return "\n".join(f"    {line}" for line in lines)
 
 
@@ -153,6 +166,8 @@ def _starts(tile: Tile) -> Iterator[str]:
     for i in range(tile.rows):
         for j in tile.groups:
             yield f"var sum{i}_{j} = {tile.vector}();"
+            if tile.as_floats:
+                yield f"var part{i}_{j} = {tile.factor}();"
     if tile.subgroup:
         for i in range(0, tile.rows, 8):
             yield f"let row{i} = min(row + {i}u + lane, params.rows - 1u);"
@@ -226,6 +241,12 @@ def _loops(tile: Tile) -> Iterator[str]:
         yield "        let k = k + 4u;"
         yield from _indent(_indent(_block(tile, 4)))
         yield "    }"
+    if tile.as_floats:
+        yield f"    if ((k & {EXACT - 1}u) >= {EXACT - tile.steps}u) {{"
+        yield from _indent(_indent(_moved(tile)))
+        for i in range(tile.rows):
+            yield from (f"        part{i}_{j} = {tile.factor}();" for j in tile.groups)
+        yield "    }"
     yield "}"
     if not tile.inner_by_four:
         first, step = ("whole", "1u") if not tile.shared else ("whole + share", f"{parts}u")
@@ -233,6 +254,12 @@ def _loops(tile: Tile) -> Iterator[str]:
         yield f"for (var k = {first}; k < params.inner; k += {step}) {{"
         yield from _indent(_block(tile, 1))
         yield "}"
+
+
+def _moved(tile: Tile) -> Iterator[str]:
+    """Adds what was summed as floats to the sums of integers."""
+    for i in range(tile.rows):
+        yield from (f"sum{i}_{j} += {tile.vector}(part{i}_{j});" for j in tile.groups)
 
 
 def _indent(lines: Iterator[str]) -> Iterator[str]:
@@ -251,7 +278,8 @@ def _block(tile: Tile, steps: int) -> Iterator[str]:
             yield f"let w{c} = {four};"
     for q in range(steps):
         for j in tile.groups:
-            yield f"let q{q}_{j} = {_columns(tile, wide, q, j)};"
+            columns = _columns(tile, wide, q, j)
+            yield f"let q{q}_{j} = {f'{tile.factor}({columns})' if tile.as_floats else columns};"
         if tile.subgroup and (tile.a_transposed or not wide):
             step = " * params.rows" if tile.a_transposed else ""
             for i in range(0, tile.rows, 8):
@@ -262,13 +290,15 @@ def _block(tile: Tile, steps: int) -> Iterator[str]:
                 at = f"min(row + {i}u, params.rows - 4u)"
                 yield f"let p{q}_{i} = load4_a(a_start + (k + {q}u) * params.rows + {at});"
         for i in range(tile.rows):
-            factor = f"{tile.vector}({_row(tile, wide, q, i)})"
+            factor = f"{tile.factor}({_row(tile, wide, q, i)})"
+            if tile.as_floats:
+                factor = f"{tile.factor}(f32({_row(tile, wide, q, i)}))"
             if tile.kind == "f32" and len(tile.groups) > 1:
                 yield f"let f{q}_{i} = {factor};"
                 factor = f"f{q}_{i}"
             for j in tile.groups:
-                name = f"sum{i}_{j}"
-                if tile.kind == "f32":
+                name = f"{'part' if tile.as_floats else 'sum'}{i}_{j}"
+                if tile.kind == "f32" or tile.as_floats:
                     yield f"{name} = fma({factor}, q{q}_{j}, {name});"
                 else:
                     yield f"{name} += {factor} * q{q}_{j};"

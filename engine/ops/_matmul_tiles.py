@@ -77,6 +77,7 @@ class Product:
         a_kind, b_kind: types that the operands are loaded as, if not `kind`.
         a_zero, b_zero: what is subtracted from the elements of a and b.
         packed: how b is read if not by `load_b`.
+        of_bytes: a and b are integers of 8 bits, so that a GPU may multiply them as floats.
         parts: parts of the inner axis, if the first axis of `batch` counts them; `inner` is one.
     """
 
@@ -101,6 +102,7 @@ class Product:
     a_zero: Zero = Zero()
     b_zero: Zero = Zero()
     packed: Packed | None = None
+    of_bytes: bool = False
     parts: int = 1
 
     @property
@@ -248,9 +250,10 @@ def best(p: Product, splitting: bool = False) -> tuple[Shape2D, int]:
     parts = [1]
     if splitting:
         parts += [n for n in (2, 4, 8, 16) if may_split(p, n) and at_least(p.inner, 64 * n).known]
-    ways = [(shape, n) for n in parts for shape in (UNIFORM, *NARROW, LOW)]
+    shapes = (LOW, *NARROW) if p.of_bytes else (UNIFORM, *NARROW, LOW)
+    ways = [(shape, n) for n in parts for shape in shapes]
     found = min(ways, key=lambda way: clocks(p, *way))
-    return found if CLEARLY * clocks(p, *found) < clocks(p, UNIFORM) else (UNIFORM, 1)
+    return found if CLEARLY * clocks(p, *found) < clocks(p, shapes[0]) else (shapes[0], 1)
 
 
 def _shapes(
@@ -284,8 +287,11 @@ def _shapes(
     elif p.is_static:
         yield best(p)[0], (short,)
     else:
-        wide = at_least(p.columns, 160), at_least(UNIFORM.tasks(p), UNITS)
-        yield UNIFORM, (short, *wide)
+        usual = LOW if p.of_bytes else UNIFORM
+        yield (
+            usual,
+            (short, at_least(p.columns, 40 * usual.columns), at_least(usual.tasks(p), UNITS)),
+        )
         yield NARROW[1], (short,)
     yield SHARING, ()
 
@@ -393,5 +399,6 @@ def _tile(p: Product, shape: Shape2D, fours: tuple[bool, ...]) -> Tile:
         a_zero=p.a_zero.form,
         b_zero=p.b_zero.form,
         b_packed=p.packed is not None,
+        as_floats=p.of_bytes and not shape.shared and not shape.subgroup,
         part=p.parts > 1,
     )

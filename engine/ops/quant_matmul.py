@@ -96,7 +96,12 @@ def _lower(view: Lowering) -> Sequence[Stage]:
         points.append(Zero(name, word or 0, step))
     kinds = [view.dtype(i).wgsl for i in places]
     p = dataclasses.replace(
-        found, a_kind=kinds[0], b_kind=kinds[1], a_zero=points[0], b_zero=points[1]
+        found,
+        a_kind=kinds[0],
+        b_kind=kinds[1],
+        a_zero=points[0],
+        b_zero=points[1],
+        of_bytes=not view.target.software,
     )
     return [product_stage(p, view.node.outputs[0], view.target)]
 

@@ -370,3 +370,13 @@ def test_any_axis_is_quantised_and_back(shape: list[int], axis: int, dtype: str,
     check_gpu(OpCase("QuantizeLinear", (x, factors, zeros), attrs, oracle="fallback"))
     data = levels(dtype, *shape, seed=seed)
     check_gpu(OpCase("DequantizeLinear", (data, factors, zeros), attrs, oracle="fallback"))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rows", [9, 40])
+def test_long_sums_of_bytes_are_exact(rows: int) -> None:
+    """Largest levels, and more of them than float32 can count."""
+    b = np.random.default_rng(0).integers(250, 256, (1027, 300), dtype=np.uint8)
+    a = np.full((rows, 1027), 255, np.uint8)
+    a[:, ::7] = 254
+    check_gpu(OpCase("MatMulInteger", (a, b), {}, constants=(1,)))
