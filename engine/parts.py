@@ -30,9 +30,12 @@ _TOUCH_ONCE = frozenset(
     {
         *("Concat", "DepthToSpace", "Expand", "Gather", "Pad", "Resize", "Slice", "SpaceToDepth"),
         *("Split", "Tile", "Transpose"),
+        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
     }
 )
-"""Operators besides elementwise ones that load an element about as often as they store one."""
+"""Operators besides elementwise ones that load an element about once, or as often as they store
+one."""
 
 
 @dataclass(frozen=True)
@@ -288,6 +291,8 @@ class _Finder:
         if len(readers) != 1:
             return False
         op = definition(readers[0])
+        if readers[0].op_type in _TOUCH_ONCE:
+            return self._is_border(readers[0])
         in_chain = is_elementwise(readers[0]) and self._may_be_in_front(readers[0])
         return in_chain or (op is not None and bool(op.loads))
 

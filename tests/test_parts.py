@@ -241,6 +241,20 @@ def test_open_sizes_take_the_way_that_is_right(axis: int, width: int) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("axis", [1, 2])
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMax", "ReduceMean", "ReduceL2"])
+def test_reductions_look_for_parts_in_pieces(op: str, axis: int) -> None:
+    """Each element once, by itself and behind a chain in front of the reduction."""
+    text = f"""cuts (float[N,6,W] x) => (float[p,q] y, float[p,q] z) <int64[1] at = {{1}},
+      int64[1] from = {{2}}, int64[1] to = {{6}}, int64[1] axis = {{{axis}}}> {{
+      t = Exp(x)  s = Slice(t, from, to, at)  y = {op}<keepdims = 0>(s, axis)
+      u = Slice(t, at, to, at)  v = Neg(u)  m = Mul(v, u)  z = {op}<keepdims = 0>(m, axis) }}"""
+    shapes = [(1, 6, 8), (2, 6, 5), (3, 6, 70), (2, 6, 16)]
+    plan = agrees(text, *({"x": noise(*shape)} for shape in shapes[::-1]))
+    assert labels(plan) == ["Exp", op, f"Neg + Mul + {op}"] and plan.parts.of.keys() == {"s", "u"}
+
+
+@pytest.mark.gpu
 @pytest.mark.parametrize("dtype", ["float32", "int32", "uint32", "bool", "float16", "int8"])
 @pytest.mark.parametrize("rows", [1, 2, 3])
 def test_every_type(dtype: str, rows: int) -> None:

@@ -1,15 +1,19 @@
 """Transposes and views move behind elementwise nodes: `Transpose -> Relu => Relu -> Transpose`.
 
 Then those join the kernel before it, and it meets others to merge with, or is an order of storing.
-Operands beside it are single numbers, or come through the same Transpose or view.
+Operands beside it are single numbers, or come through the same Transpose or view; in front of a
+Transpose, constants are transposed too. A Transpose also moves behind a reduction: less is left of
+what it turns.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from engine.ir import Graph, Node, TensorType, label
 from engine.passes.base import PassResult
 from engine.passes.chains import VIEWS
-from engine.passes.match import is_op
+from engine.passes.match import int_input, is_op, normal_axes
 from engine.passes.rewrite import Editor, rewrite
 
 UNARY = (
@@ -20,6 +24,10 @@ UNARY = (
 QUANTISING = ("DequantizeLinear", "QuantizeLinear")
 """With one scale for all elements."""
 BINARY = ("Add", "Div", "Mul", "Pow", "Sub")
+REDUCING = (
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+    *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+)
 
 
 def sink_views(graph: Graph) -> PassResult:
@@ -40,7 +48,11 @@ def _sink(editor: Editor, node: Node) -> Node | None:
     if not is_op(node, "Transpose", *VIEWS):
         return None
     after = editor.only_consumer(node.outputs[0])
-    if after is None or not is_op(after, *UNARY, *BINARY, *QUANTISING):
+    if after is None:
+        return None
+    if is_op(node, "Transpose") and is_op(after, *REDUCING):
+        return _reduce(editor, node, after)
+    if not is_op(after, *UNARY, *BINARY, *QUANTISING):
         return None
     others = [n for n in after.inputs if n and n != node.outputs[0]]
     if is_op(after, *QUANTISING) and any(editor.shape(n) != () for n in others):
@@ -48,7 +60,8 @@ def _sink(editor: Editor, node: Node) -> Node | None:
     if all(_is_number(editor, n, node) for n in others):
         return _swap(editor, node, after, {node.outputs[0]: node.inputs[0]})
     if is_op(after, *BINARY):
-        return _join(editor, node, after, others)
+        turned = _turned(editor, node, after, others)
+        return _swap(editor, node, after, turned) if turned else _join(editor, node, after, others)
     return None
 
 
@@ -59,6 +72,48 @@ def _is_number(editor: Editor, name: str, node: Node) -> bool:
     if constant is None or constant.size != 1:
         return False
     return all(shape is not None and constant.ndim <= len(shape) for shape in shapes)
+
+
+def _turned(editor: Editor, node: Node, after: Node, others: list[str]) -> dict[str, str]:
+    """What `after` reads in front of a Transpose, if all beside it are constants; else nothing."""
+    shape = editor.shape(node.outputs[0])
+    if not is_op(node, "Transpose") or shape is None or shape != editor.shape(after.outputs[0]):
+        return {}
+    order = np.argsort(_order(node, len(shape)))
+    read = {node.outputs[0]: node.inputs[0]}
+    for name in others:
+        constant = editor.const(name)
+        if constant is None:
+            return {}
+        aligned = constant.reshape((1,) * (len(shape) - constant.ndim) + constant.shape)
+        read[name] = editor.constant(f"{name}.turned", aligned.transpose(order).copy())
+    return read
+
+
+def _reduce(editor: Editor, node: Node, after: Node) -> Node | None:
+    """Moves a Transpose behind a reduction along known axes."""
+    axes, before = int_input(editor, after.input(1)), editor.tensor(node.inputs[0])
+    result = editor.tensor(after.outputs[0])
+    if not axes or before is None or before.shape is None or result is None:
+        return None
+    rank, keeps = len(before.shape), bool(after.attrs.get("keepdims", 1))
+    order = _order(node, rank)
+    found = normal_axes(axes, rank)
+    if found is None:
+        return None
+    reduced = sorted(order[axis] for axis in found)
+    left = [axis for axis in order if axis not in reduced]
+    places = {axis: place for place, axis in enumerate(sorted(left))}
+    perm = list(order) if keeps else [places[axis] for axis in left]
+    kept = [1 if axis in reduced else d for axis, d in enumerate(before.shape)]
+    shape = kept if keeps else [before.shape[axis] for axis in sorted(left)]
+    inner = editor.add_value(f"{after.key}.before", TensorType(result.dtype, tuple(shape)))
+    numbers = editor.constant(f"{after.key}.axes", np.array(reduced, np.int64))
+    earlier = after.replace(inputs=(node.inputs[0], numbers), outputs=(inner,))
+    later = node.replace(inputs=(inner,), outputs=after.outputs, attrs={"perm": perm})
+    text = f"{label(node)} moved behind {label(after)}"
+    editor.swap_pair(node, after, earlier, later, text=text)
+    return later
 
 
 def _join(editor: Editor, node: Node, after: Node, others: list[str]) -> Node | None:

@@ -71,6 +71,42 @@ def test_what_it_is_moved_to_cancels_it() -> None:
     assert [n.op_type for n in run_passes(typed(text)).graph.nodes] == ["Relu"]
 
 
+def test_constants_are_turned() -> None:
+    check_rewrite(
+        sink_views,
+        """g (float[2, n, 3] x) => (float[3, 2, n] y)
+            <float[3, 1, 1] s = {1, 2, 3}, float[2, 1] c = {4, 5}> {
+            t = Transpose<perm = [2, 0, 1]>(x)  a = Div(s, t)  y = Sub(a, c) }""",
+        """g (float[2, n, 3] x) => (float[3, 2, n] y)
+            <float[1, 1, 3] s = {1, 2, 3}, float[2, 1, 1] c = {4, 5}> {
+            a = Div(s, x)  b = Sub(a, c)  y = Transpose<perm = [2, 0, 1]>(b) }""",
+        n=4,
+    )
+
+
+@pytest.mark.parametrize(
+    ("keepdims", "axes", "shape", "turned", "perm"),
+    [
+        (1, "{0, -2}", "1, 2, 1, n", "{2, 3}", [3, 0, 2, 1]),
+        (0, "{0, -2}", "2, n", "{2, 3}", [0, 1]),
+        (0, "{1}", "5, 3, n", "{0}", [2, 1, 0]),
+        (0, "{2, 1}", "5, n", "{0, 2}", [1, 0]),
+    ],
+)
+def test_less_is_turned_behind_a_reduction(
+    keepdims: int, axes: str, shape: str, turned: str, perm: list[int]
+) -> None:
+    count = axes.count(",") + 1
+    check_rewrite(
+        sink_views,
+        f"""g (float[2, n, 3, 5] x) => (float[{shape}] y) <int64[{count}] a = {axes}> {{
+            t = Transpose<perm = [3, 0, 2, 1]>(x)  y = ReduceMax<keepdims = {keepdims}>(t, a) }}""",
+        f"""g (float[2, n, 3, 5] x) => (float[{shape}] y) <int64[{count}] a = {turned}> {{
+            r = ReduceMax<keepdims = {keepdims}>(x, a)  y = Transpose<perm = {perm}>(r) }}""",
+        n=4,
+    )
+
+
 @pytest.mark.parametrize(
     "body",
     [
@@ -88,6 +124,15 @@ def test_it_stays_where_order_matters(body: str) -> None:
             "(float[3, 3] y)",
             "(float[3, 3] y, float[3, 3] z)" if "z =" in body else "(float[3, 3] y)",
         ),
+    )
+
+
+def test_what_it_would_not_turn_stays() -> None:
+    """Axes that are not said, and constants that make more of what they meet."""
+    start = "g (float[2, 3] x) => (float[p, q, r] y) <float[2, 1, 1] big = {1, 2}> {"
+    check_untouched(sink_views, f"{start} t = Transpose(x)  y = Add(t, big) }}")
+    check_untouched(
+        sink_views, "g (float[2, 3] x) => (float[1, 1] y) { t = Transpose(x)  y = ReduceSum(t) }"
     )
 
 
