@@ -16,7 +16,8 @@ from cpu_fallback.windows import Windows
 PIECE_NBYTES = 1 << 20
 
 Compute = Callable[[Tensor, Tensor, Tensor | None, Tensor, Memo], None]
-"""Writes a convolution of x, w and perhaps a bias into y."""
+"""Writes a convolution of x [N, spatial, C], w [M, C/group, kernel] and perhaps a bias (see
+`products.run_of`) into y [N, out, M]."""
 
 
 class Sizes(NamedTuple):

@@ -10,15 +10,16 @@ Source: Lavin, Gray, "Fast Algorithms for Convolutional Neural Networks" (2015).
 
 from __future__ import annotations
 
+import itertools
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from cpu_fallback import threads
 from cpu_fallback.convolve_pieces import Compute, Sizes, pieces, scratch
 from cpu_fallback.planes import Span, span
-from cpu_fallback.products import product
+from cpu_fallback.products import add_rows, product
 from cpu_fallback.registry import Memo, Tensor
 from cpu_fallback.windows import Windows
 
@@ -120,7 +121,7 @@ def winograd(sizes: Sizes) -> Compute:
     """36 products of matrices, between transforms of tiles and of their results."""
     win, batch, _, channels, each, dtype = sizes
     cuts, wide = _cuts(sizes), tiles(win)[1]
-    reads, results = _READS.astype(dtype), _RESULTS.T.astype(dtype)
+    reads, results = _READS.astype(dtype), _RESULTS.astype(dtype)
     multiply = np.matmul if len(cuts) > 1 else product
     numbers = NUMBERS * batch * math.prod(tiles(win)) // len(cuts)
     flops = 2 * numbers * (channels * each + NUMBERS * channels + TILE * TILE * each)
@@ -131,16 +132,16 @@ def winograd(sizes: Sizes) -> Compute:
 
         def work(cut: _Cut) -> None:
             count = (cut.images.stop - cut.images.start) * cut.high * wide
-            pixels = _pixels(x, cut, wide).reshape(NUMBERS, channels * count)
+            pixels = _pixels(x, cut, wide).reshape(NUMBERS, count * channels)
             # both memories are used twice: by now for the pixels, later for the results
-            seen = scratch.array("seen", dtype, NUMBERS, channels, count)
+            seen = scratch.array("seen", dtype, NUMBERS, count, channels)
             np.matmul(reads, pixels, out=seen.reshape(pixels.shape))
-            size = each * count
+            size = count * each
             ahead = scratch.array("tiles", dtype, NUMBERS, -(-size // _WHOLE) * _WHOLE)
-            multiply(kernels, seen, out=ahead[:, :size].reshape(NUMBERS, each, count))
-            sums = scratch.array("seen", dtype, ahead.shape[1], TILE * TILE)
-            np.matmul(ahead.T, results, out=sums)
-            _store(y, sums[:size], bias, cut, wide)
+            multiply(seen, kernels, out=ahead[:, :size].reshape(NUMBERS, count, each))
+            sums = scratch.array("seen", dtype, TILE * TILE, ahead.shape[1])
+            np.matmul(results, ahead, out=sums)
+            _store(y[cut.images, cut.target], sums[:, :size], bias, cut.high, wide)
 
         threads.run(cuts, work, each_ns)
 
@@ -148,43 +149,38 @@ def winograd(sizes: Sizes) -> Compute:
 
 
 def transformed(w: Tensor) -> Tensor:
-    """[36, M, C] of kernels [M, C, 3, 3]."""
-    numbers = _KERNELS @ w.reshape(-1, KERNEL * KERNEL).T.astype(np.float64)
-    return numbers.astype(w.dtype).reshape(NUMBERS, *w.shape[:2])
+    """[36, C, M] of kernels [M, C, 3, 3]."""
+    numbers = _KERNELS @ w.T.reshape(KERNEL, KERNEL, -1).swapaxes(0, 1).reshape(KERNEL**2, -1)
+    return numbers.astype(w.dtype).reshape(NUMBERS, w.shape[1], w.shape[0])
 
 
 def _pixels(x: Tensor, cut: _Cut, wide: int) -> Tensor:
-    """[6, 6, C, images, rows, columns of tiles] of the pixels of each tile of `x` [N, C, H, W]."""
+    """[6, 6, images, rows, columns of tiles, C] of the pixels of each tile of `x` [N, H, W, C]."""
     part = x[cut.images]
     (top, bottom, rows), (left, right, columns) = cut.rows, cut.columns
     height, width = TILE * cut.high + KERNEL - 1, TILE * wide + KERNEL - 1
-    padded = scratch.array("padded", x.dtype, *part.shape[:2], height, width)
-    padded[:, :, :top] = padded[:, :, bottom:] = 0
-    padded[..., :left] = padded[..., right:] = 0
-    padded[:, :, top:bottom, left:right] = part[:, :, rows, columns]
-    image, channel, row, one = padded.strides
-    shape = (READ, READ, part.shape[1], part.shape[0], cut.high, wide)
-    strides = (row, one, channel, image, TILE * row, TILE * one)
+    padded = scratch.array("padded", x.dtype, part.shape[0], height, width, part.shape[3])
+    padded[:, :top] = padded[:, bottom:] = 0
+    padded[:, :, :left] = padded[:, :, right:] = 0
+    padded[:, top:bottom, left:right] = part[:, rows, columns]
+    image, row, column, one = padded.strides
+    shape = (READ, READ, part.shape[0], cut.high, wide, part.shape[3])
+    strides = (row, column, image, TILE * row, TILE * column, one)
     pixels = scratch.array("tiles", x.dtype, *shape)
     pixels[...] = np.ndarray(shape, x.dtype, padded, 0, strides)
     return pixels
 
 
-def _store(y: Tensor, sums: Tensor, bias: Tensor | None, cut: _Cut, wide: int) -> None:
-    """Puts the rows of tiles side by side; adds the bias.
+def _store(y: Tensor, sums: Tensor, bias: Tensor | None, high: int, wide: int) -> None:
+    """Puts the pixels of tiles side by side in `y` [images, H, W, M]; adds the bias.
 
-    sums: [M * images * tiles, 4 * 4].
+    sums: [4 * 4, images * tiles * M].
     """
-    target = y[cut.images, :, cut.target]
-    count, each, height, width = target.shape
-    shape = (each, count, cut.high, TILE, wide)
-    four = np.dtype((np.void, TILE * sums.itemsize))
-    side_by_side: Any = scratch.array("tiles", sums.dtype, *shape, TILE)
-    rows = sums.view(four).reshape(each, count, cut.high, wide, TILE)
-    side_by_side.view(four).reshape(shape)[...] = rows.transpose(0, 1, 2, 4, 3)
-    whole = side_by_side.reshape(each, count, TILE * cut.high, TILE * wide)
-    found = whole[:, :, :height, :width].transpose(1, 0, 2, 3)
-    if bias is None:
-        target[...] = found
-    else:
-        np.add(found, bias.reshape(-1, 1, 1), out=target)
+    found = sums.reshape(TILE, TILE, y.shape[0], high, wide, y.shape[3])
+    if bias is not None and sums.flags.c_contiguous:
+        add_rows(sums.reshape(-1, y.shape[3]), bias)
+    elif bias is not None:
+        np.add(found, bias[: y.shape[3]], out=found)
+    for row, column in itertools.product(range(TILE), repeat=2):
+        target = y[:, row::TILE, column::TILE]
+        target[...] = found[row, column, :, : target.shape[1], : target.shape[2]]

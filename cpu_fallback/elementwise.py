@@ -9,10 +9,13 @@ from typing import Any
 import numpy as np
 
 from cpu_fallback.numeric import wide
+from cpu_fallback.products import RUN, run_of
 from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
 from cpu_fallback.sweeps import MIN_SWEPT, sweep
 
 Function = Callable[..., Any]
+MIN_RUNS = 1 << 13
+"""Elements from which on it pays to repeat a short operand."""
 
 
 @cache
@@ -48,12 +51,44 @@ def swept(function: Function, spare: Tensor | None, *operands: Tensor) -> Tensor
         if x.size >= MIN_SWEPT:
             break
     else:
+        if len(operands) == 2 and _has_numbers_of_channels(*operands):
+            return _by_runs(function, out, *operands)
         return np.asarray(function(*operands, out=out))
     if any(x.dtype != operands[0].dtype for x in operands):
         return np.asarray(function(*operands, out=out))
     if out is None:
-        out = np.empty(np.broadcast_shapes(*(x.shape for x in operands)), operands[0].dtype)
+        shape = np.broadcast_shapes(*(x.shape for x in operands))
+        like = next((x for x in operands if x.shape == shape), None)
+        out = np.empty(shape, operands[0].dtype) if like is None else np.empty_like(like)
     return sweep(function, out, *operands)
+
+
+def _has_numbers_of_channels(a: Tensor, b: Tensor) -> bool:
+    """Whether one has a number for each channel of the other, which lie side by side, and few."""
+    x, row = (a, b) if a.size >= b.size else (b, a)
+    if x.size < MIN_RUNS or row.size * 2 > RUN or row.ndim < x.ndim - 1 or x.ndim < 3:
+        return False
+    return (
+        1 < x.shape[1] == row.size == row.shape[1 - x.ndim]
+        and x.strides[1] == x.itemsize
+        and x.dtype == row.dtype
+        and bool(x.transpose(0, *range(2, x.ndim), 1).flags.c_contiguous)
+    )
+
+
+def _by_runs(function: Function, out: Tensor | None, a: Tensor, b: Tensor) -> Tensor:
+    """`function` where one operand is a row of the other's channels: repeated to a longer run."""
+    x, row = (a, b) if a.size >= b.size else (b, a)
+    last, columns = (0, *range(2, x.ndim), 1), x.shape[1]
+    y = x if out is x else np.empty_like(x)
+    rows, target = (v.transpose(last).reshape(-1, columns) for v in (x, y))
+    run = run_of(row.reshape(-1))
+    whole = len(rows) // (run.size // columns) * (run.size // columns)
+    for part, width in ((slice(0, whole), run.size), (slice(whole, None), columns)):
+        values, of_row = rows[part].reshape(-1, width), run[:width]
+        operands = (values, of_row) if x is a else (of_row, values)
+        function(*operands, out=target[part].reshape(-1, width))
+    return y
 
 
 def widened(function: Function, *operands: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 from cpu_fallback.elementwise import fitting, is_short_float, swept, widened
 from cpu_fallback.numeric import erf as exact_erf
 from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.sweeps import in_memory
 
 BLOCK = 1 << 15
 """Elements that are computed together where a formula makes many passes."""
@@ -60,6 +61,10 @@ def in_blocks(function: Callable[[Tensor], Any], x: Tensor) -> Tensor:
     """`function`, elementwise, over pieces that fit a cache."""
     if x.size <= BLOCK:
         return np.asarray(function(x))
+    if not x.flags.c_contiguous:
+        order, back = in_memory(x)
+        if order != (*range(x.ndim),):
+            return in_blocks(function, x.transpose(order)).transpose(back)
     flat = np.ascontiguousarray(x).reshape(-1)
     out = np.empty_like(flat)
     for at in _blocks(flat.size):
@@ -89,9 +94,13 @@ def in_room(formula: Formula, x: Tensor, spare: Tensor | None) -> Tensor:
         out = np.empty_like(x) if out is None else out
         formula(x, np.empty_like(x), out)
         return out
+    if not x.flags.c_contiguous:
+        order, back = in_memory(x)
+        if order != (*range(x.ndim),):
+            turned = x.transpose(order)
+            return in_room(formula, turned, turned if spare is x else None).transpose(back)
     source = np.ascontiguousarray(x)
-    out = fitting(spare, x) if source is x else None
-    out = np.empty_like(source) if out is None else out
+    out = spare if spare is source else np.empty_like(source)
     flat, target = source.reshape(-1), out.reshape(-1)
     for at in _blocks(flat.size):
         formula(flat[at], np.empty_like(flat[at]), target[at])

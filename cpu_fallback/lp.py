@@ -24,6 +24,10 @@ def lrn(
     kind, channels = values.dtype.type, x.shape[1]
     before = (size - 1) // 2
     out = np.empty_like(values)
+    if x.ndim > 2 and values.strides[1] == values.itemsize:
+        last = (0, *range(2, x.ndim), 1)
+        _beside(values.transpose(last), out.transpose(last), size, alpha, beta, bias)
+        return out.astype(x.dtype, copy=False)
 
     for at in spans(channels, max(1, min(channels, x.size // CACHED))):
         first, last = max(0, at.start - before), min(channels, at.stop + size // 2)
@@ -39,6 +43,21 @@ def lrn(
         np.divide(values[:, at], _power(total, beta), out=out[:, at])
 
     return out.astype(x.dtype, copy=False)
+
+
+def _beside(x: Tensor, out: Tensor, size: int, alpha: float, beta: float, bias: float) -> None:
+    """`lrn` of `x` [N, spatial, C] into `out`, whose channels lie side by side."""
+    channels, before, kind = x.shape[-1], (size - 1) // 2, x.dtype.type
+    for at in spans(x.shape[1], max(1, min(x.shape[1], x.size // CACHED))):
+        part = x[:, at]
+        squares = np.zeros((*part.shape[:-1], channels + size - 1), x.dtype)
+        np.square(part, out=squares[..., before : before + channels])
+        total = squares[..., :channels].copy()
+        for tap in range(1, size):
+            total += squares[..., tap : tap + channels]
+        total *= kind(alpha / size)
+        total += kind(bias)
+        np.divide(part, _power(total, beta), out=out[:, at])
 
 
 def _power(x: Tensor, exponent: float) -> Tensor:

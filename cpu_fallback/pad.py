@@ -8,6 +8,7 @@ import numpy as np
 
 from cpu_fallback.numeric import distinct_axes
 from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.sweeps import taken
 
 
 @cpu_op("Pad", since=11)
@@ -53,9 +54,9 @@ def pad(
         if before or after:
             size = x.shape[axis]
             places = _places(mode, size, before, after)
-            ends = (x.take(places[:before], axis), x.take(places[before + size :], axis))
+            ends = (taken(x, places[:before], axis), taken(x, places[before + size :], axis))
             x = np.concatenate((ends[0], x, ends[1]), axis)
-    return x if x.base is None else x.copy()
+    return x if any(map(any, grown)) else x.copy(order="K")
 
 
 @functools.lru_cache(maxsize=256)
@@ -79,7 +80,7 @@ def _pad_constant(x: Tensor, pads: list[tuple[int, int]], value: Tensor | None) 
     empty = "" if x.dtype == object else np.zeros((), x.dtype)[()]
     fill = empty if value is None else value.reshape(-1)[0]
     shape = [d + a + b for d, (a, b) in zip(x.shape, pads, strict=True)]
-    out = np.full(shape, fill, dtype=x.dtype)
+    out = np.full_like(x, fill, shape=shape)
     spans = [
         (max(a, 0), min(a + d, size)) for d, (a, _), size in zip(x.shape, pads, shape, strict=True)
     ]

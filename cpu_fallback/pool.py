@@ -66,19 +66,21 @@ def _steps(
 
 def _by_axis(x: Tensor, steps: _Steps, join: np.ufunc, outside: float | int) -> Tensor:
     """`join` over the taps of every window of `x` [N, C, spatial], one axis after the other."""
-    out = np.empty((*x.shape[:2], *steps.win.out), x.dtype)
+    out = np.empty_like(x, shape=(*x.shape[:2], *steps.win.out))
     if not out.size:
         return out
 
     axis = 0 if x.shape[0] > 1 else 1
     count = min(x.shape[axis], max(1, x.size // CACHED))
+    if axis and x.strides[1] == x.itemsize:
+        count = 1  # channels that lie side by side are joined together
     for at in spans(x.shape[axis], count):
         cut = (*(slice(None),) * axis, at)
         part, target = x[cut], out[cut]
         for number, (one, taps) in enumerate(steps.each, 1):
             padded = one.padded(part, outside)
             first, *others = (padded[tap] for tap in taps)
-            part = target if number == len(steps.each) else np.empty(first.shape, x.dtype)
+            part = target if number == len(steps.each) else np.empty_like(first)
             if not others:
                 part[...] = first
             for index, tap in enumerate(others):
@@ -178,9 +180,13 @@ def global_average_pool(x: Tensor) -> Tensor:
     """Mean over the spatial axes of `x` [N, C, spatial] float. Returns: [N, C, 1, ...].
 
     Source: ONNX GlobalAveragePool-22."""
-    axes = _spatial_axes(x)
-    total = np.add.reduce(x, axis=axes, keepdims=True, dtype=wide(x.dtype))
-    count = math.prod(x.shape[2:])
+    axes, count, kind = _spatial_axes(x), math.prod(x.shape[2:]), wide(x.dtype)
+    if 1 < x.shape[1] and x.strides[1] == x.itemsize and x.dtype == kind and count:
+        # one after the other they would be summed up with larger errors
+        rows = x.transpose(0, *axes, 1).reshape(x.shape[0], count, x.shape[1])
+        total = np.matmul(np.ones((1, count), kind), rows).reshape(*x.shape[:2], *(1,) * len(axes))
+    else:
+        total = np.add.reduce(x, axis=axes, keepdims=True, dtype=kind)
     return np.asarray(total / total.dtype.type(count)).astype(x.dtype, copy=False)
 
 

@@ -20,6 +20,8 @@ _STEP = 16
 """BLAS adds up in another order in what is left over of so many: equal columns of weights, which a
 saturated softmax tells apart, have to give equal results wherever blocks end."""
 _ALL = slice(None)
+RUN = 1024
+"""Elements that NumPy needs side by side so that what it does for each run does not count."""
 
 
 def product(a: Tensor, b: Tensor, out: Tensor | None = None, bias: Tensor | None = None) -> Tensor:
@@ -56,6 +58,23 @@ def _block(a: Tensor, b: Tensor, out: Tensor, bias: Tensor | None) -> None:
     np.matmul(a, b, out=out)
     if bias is not None:
         np.add(out, bias, out=out)
+
+
+def run_of(row: Tensor) -> Tensor:
+    """A row [N], repeated until `add_rows` need not mind how short it is."""
+    return np.tile(row, max(1, RUN // max(1, row.size)))
+
+
+def add_rows(out: Tensor, run: Tensor) -> None:
+    """Adds a row to each row of `out` [M, N]; `run` is `run_of` it."""
+    columns = out.shape[1]
+    together = run.size // columns if out.flags.c_contiguous else out.shape[0] + 1
+    whole = out.shape[0] // together * together
+    if whole:
+        runs = out[:whole].reshape(-1, run.size)
+        np.add(runs, run, out=runs)
+    if whole < out.shape[0]:
+        np.add(out[whole:], run[:columns], out=out[whole:])
 
 
 def _part(x: Tensor, axis: int, at: slice, rows: slice, columns: slice) -> Tensor:

@@ -11,6 +11,7 @@ import numpy as np
 
 from cpu_fallback.numeric import distinct_axes, integer_range, is_integer, wide
 from cpu_fallback.registry import Tensor, cpu_op
+from cpu_fallback.sweeps import taken
 
 _MATRIX_SIZE = 512
 COORDINATE_MODES = frozenset(
@@ -81,7 +82,7 @@ def resize(
             outside.append((axis.axis, (at < 0) | (at > axis.size - 1)))
         if mode == "nearest":
             index = np.clip(nearest(at, nearest_mode), 0, max(axis.size - 1, 0))
-            y = np.take(y, index.astype(np.int64), axis=axis.axis)
+            y = taken(y, index.astype(np.int64), axis.axis)
         else:
             y = _interpolate(y, axis, at, mode, cubic_coeff_a, bool(antialias), exclude_outside)
     y = _rounded(y, x.dtype)
@@ -213,9 +214,10 @@ def _interpolate(
         np.add.at(matrix, (index, np.arange(axis.out)[:, None]), weights)
         return np.asarray(x @ matrix)
     trail = (1,) * (x.ndim - axis.axis - 1)
-    y = np.zeros((*x.shape[: axis.axis], axis.out, *x.shape[axis.axis + 1 :]), x.dtype)
+    shape = (*x.shape[: axis.axis], axis.out, *x.shape[axis.axis + 1 :])
+    y = np.zeros_like(x, shape=shape)
     for tap in range(len(steps)):
-        y += np.take(x, index[:, tap], axis=axis.axis) * weights[:, tap].reshape(-1, *trail)
+        y += taken(x, index[:, tap], axis.axis) * weights[:, tap].reshape(-1, *trail)
     return y
 
 

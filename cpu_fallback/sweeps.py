@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from cpu_fallback import threads
 from cpu_fallback.products import spans
 from cpu_fallback.registry import Tensor
@@ -33,6 +35,24 @@ def parts(shape: tuple[int, ...], whole: int | None = None) -> list[tuple[slice,
     return None
 
 
+def in_memory(x: Tensor) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The axes of `x` as they lie in memory, the one of the smallest steps last, and the way back.
+
+    Of an array that ends a convolution the channels come last: transposed like that it is one run.
+    """
+    order = sorted(range(x.ndim), key=lambda axis: -abs(x.strides[axis]))
+    back = sorted(range(x.ndim), key=order.__getitem__)
+    return tuple(order), tuple(back)
+
+
+def taken(x: Tensor, index: Tensor, axis: int) -> Tensor:
+    """`x` at positions of an axis; in memory in the order of `x`."""
+    if x.flags.c_contiguous:
+        return np.take(x, index, axis=axis)
+    order, back = in_memory(x)
+    return np.take(x.transpose(order), index, axis=back[axis]).transpose(back)
+
+
 def sweep(function: Callable[..., Any], out: Tensor, *operands: Tensor) -> Tensor:
     """`function(*operands, out=out)`, elementwise; operands broadcast to `out`."""
     cuts = parts(out.shape)
@@ -40,6 +60,12 @@ def sweep(function: Callable[..., Any], out: Tensor, *operands: Tensor) -> Tenso
         function(*operands, out=out)
         return out
     rank, axis = out.ndim, len(cuts[0]) - 1
+    if not out.flags.c_contiguous:
+        order, _ = in_memory(out)
+        if order != (*range(rank),):
+            whole = (x.reshape((1,) * (rank - x.ndim) + x.shape) for x in operands)
+            sweep(function, out.transpose(order), *(x.transpose(order) for x in whole))
+            return out
 
     def work(cut: tuple[slice, ...]) -> None:
         pieces = []

@@ -97,9 +97,10 @@ class Windows:
         """Index that reads a tap of every window from the last axes of a padded input."""
         return (..., *self.tap_slices(tap))
 
-    def padded(self, x: Tensor, value: float | int) -> Tensor:
-        """`x` [..., spatial] with `value` around it, just as far as the windows reach."""
-        lead = x.ndim - len(self.size)
+    def padded(self, x: Tensor, value: float | int, trail: int = 0) -> Tensor:
+        """`x` [..., spatial, and `trail` more axes] with `value` around it, just as far as the
+        windows reach; in memory in the order of `x`."""
+        lead = x.ndim - len(self.size) - trail
         shape = list(x.shape[:lead])
         source: list[Any] = [slice(None)] * lead
         target: list[Any] = [slice(None)] * lead
@@ -109,10 +110,11 @@ class Windows:
             count = max(0, last - first)
             target.append(slice(max(0, begin), max(0, begin) + count))
             shape.append(max(0, begin) + count + max(0, end))
+        shape += x.shape[x.ndim - trail :]
         x = x[tuple(source)]
         if x.shape == tuple(shape):
             return x
-        result = np.full(shape, value, x.dtype)
+        result = np.full_like(x, value, shape=shape)
         result[tuple(target)] = x
         return result
 

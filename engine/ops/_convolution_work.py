@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from math import prod
 
-from cpu_fallback.convolve import Route, route
-from cpu_fallback.convolve_banded import reach
-from cpu_fallback.convolve_depthwise import lines, raised
+from cpu_fallback.convolve import MIN_RUN, Route, route
+from cpu_fallback.convolve_depthwise import bands as depthwise_bands
+from cpu_fallback.convolve_depthwise import lines, raised, width_of, windows_together
 from cpu_fallback.convolve_pieces import pieces
 from cpu_fallback.convolve_winograd import NUMBERS, TILE, bands, tiles
 from cpu_fallback.planes import layout
@@ -51,7 +51,6 @@ def conv_cpu(view: NodeView) -> CpuWork:
     one = {
         Route.COLUMNS: _by_columns,
         Route.DEPTHWISE: _depthwise,
-        Route.BANDED: _banded,
         Route.TAPS: _by_taps,
         Route.WINOGRAD: _winograd,
     }[way]
@@ -65,7 +64,8 @@ def _by_columns(win: Windows, channels: int, each: int, group: int) -> CpuWork:
     parts = pieces(group, win.out[0], (inner + each) * row * FLOAT_NBYTES)
     columns = group * inner * prod(win.out)
     padded = 2 * group * channels * prod(win.size) * FLOAT_NBYTES
-    near = columns * 2 * FLOAT_NBYTES if win.strides[-1] == 1 else 0
+    in_runs = channels >= MIN_RUN or win.strides[-1] == 1
+    near = columns * 2 * FLOAT_NBYTES if in_runs else 0
     rows = max(at.stop - at.start for _, at in parts)
     return CpuWork(
         12 * len(parts),
@@ -87,40 +87,28 @@ def _winograd(win: Windows, channels: int, each: int, group: int) -> CpuWork:
             Products(len(parts) * NUMBERS, each, channels, count),
             Products(len(parts), each * count, NUMBERS, results),
         ),
-        strided=NUMBERS * channels * count * len(parts),
-        near=4 * FLOAT_NBYTES * results * (channels + each) * count * len(parts),
+        near=4 * FLOAT_NBYTES * (NUMBERS * channels + results * each) * count * len(parts),
     )
 
 
 def _depthwise(win: Windows, channels: int, each: int, group: int) -> CpuWork:
-    """Planes for each tap of the last axis, filled and then summed up."""
+    """Rows padded, once for each phase of the columns, and then summed up."""
     if len(win.out) == 1:
         win = raised(win)
-    kernel, wide = lines(win), win.kernel[1]
-    rows = win.out[0] + max(line.last for line in kernel)
-    filled = group * len(kernel) * wide * rows * win.out[1]
-    parts = len(pieces(group, 1, (filled // group + 2 * prod(win.out)) * FLOAT_NBYTES))
-    strided = win.strides[-1] > 1
+    phases, parts = len(lines(win)), depthwise_bands(win, group, FLOAT_NBYTES)
+    halo = (win.kernel[0] - 1) * win.dilations[0]
+    filled = (win.out[0] * win.strides[0] + len(parts) * halo) * width_of(win) * group
+    runs = prod(win.out) // windows_together(win, group) * prod(win.kernel)
+    # a sum reads a pixel and a weight, and the result so far stays near
+    summed = 2 * group * prod(win.out) * prod(win.kernel)
     return CpuWork(
-        parts * len(kernel) * (8 + 2 * wide),
-        near=FLOAT_NBYTES * (0 if strided else 2 * filled) + _summed(win, group),
-        strided=filled if strided else 0,
+        len(parts) * phases * 16 + runs // RUNS_A_CALL,
+        near=FLOAT_NBYTES * (2 * phases * filled + summed),
     )
 
 
-def _summed(win: Windows, group: int) -> int:
-    """Bytes of a sum over taps: each reads a pixel, and the sum so far stays near."""
-    return 2 * FLOAT_NBYTES * group * prod(win.out) * prod(win.kernel)
-
-
-def _banded(win: Windows, channels: int, each: int, group: int) -> CpuWork:
-    """Padded pixels, and a product with a banded matrix for each channel."""
-    rows, columns = reach(win)
-    return CpuWork(
-        12,
-        products=(Products(group, win.out[0], win.kernel[0] * columns, win.out[1]),),
-        near=2 * FLOAT_NBYTES * group * rows * columns,
-    )
+RUNS_A_CALL = 64
+"""How many runs of numbers NumPy begins with in the time of a call."""
 
 
 def _by_taps(win: Windows, channels: int, each: int, group: int) -> CpuWork:

@@ -35,13 +35,17 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
         {"group": 5, "pads": [1, 1, 1, 1]},
     ),
     "columns, depth": ((1, 5, 4, 5, 6), (5, 1, 3, 2, 3), {"group": 5, "pads": [1, 0, 1, 1, 1, 1]}),
-    "banded": ((2, 13, 7, 7), (13, 1, 3, 3), {"group": 13, "pads": [1, 1, 1, 1]}),
-    "banded, strides": (
+    "depthwise, small": ((2, 13, 7, 7), (13, 1, 3, 3), {"group": 13, "pads": [1, 1, 1, 1]}),
+    "depthwise, small, strides": (
         (1, 9, 15, 12),
         (9, 1, 5, 3),
         {"group": 9, "strides": [2, 3], "dilations": [1, 2], "pads": [2, 0, 1, 4]},
     ),
-    "banded, cropped": ((1, 3, 11, 9), (3, 1, 3, 3), {"group": 3, "pads": [-1, 2, 3, -2]}),
+    "depthwise, small, cropped": (
+        (1, 3, 11, 9),
+        (3, 1, 3, 3),
+        {"group": 3, "pads": [-1, 2, 3, -2]},
+    ),
     "depthwise": ((2, 13, 9, 17), (13, 1, 5, 5), {"group": 13, "pads": [2, 2, 2, 2]}),
     "depthwise, 1-D": ((2, 13, 29), (13, 1, 5), {"group": 13, "pads": [4, 0], "strides": [3]}),
     "depthwise, strides": ((1, 7, 19, 40), (7, 1, 5, 3), {"group": 7, "strides": [2, 3]}),
@@ -56,8 +60,19 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
         {"group": 3, "strides": [4, 2], "dilations": [6, 2], "pads": [5, 1, 7, 2]},
     ),
     "depthwise, cropped": ((1, 3, 11, 12), (3, 1, 3, 3), {"group": 3, "pads": [-1, 2, 3, -2]}),
-    "banded, mostly padding": ((1, 3, 2, 1), (3, 1, 3, 3), {"group": 3, "pads": [4, 3, 4, 3]}),
+    "depthwise, small, mostly padding": (
+        (1, 3, 2, 1),
+        (3, 1, 3, 3),
+        {"group": 3, "pads": [4, 3, 4, 3]},
+    ),
     "pointwise": ((2, 6, 5, 7), (4, 3, 1, 1), {"group": 2, "strides": [2, 1]}),
+    "pointwise, images": ((3, 6, 5, 7), (40, 6, 1, 1), {}),
+    "pointwise, few outputs": ((3, 6, 5, 7), (4, 6, 1, 1), {}),
+    "pointwise, many pixels": ((2, 6, 150, 151), (40, 6, 1, 1), {}),
+    "pointwise, one pixel": ((2, 40, 1, 1), (40, 40, 1, 1), {}),
+    "columns, few outputs": ((3, 3, 9, 11), (4, 3, 3, 3), {"pads": [1, 1, 1, 1]}),
+    "columns, many channels": ((2, 40, 9, 11), (12, 40, 2, 3), {"pads": [1, 1, 1, 1]}),
+    "columns, many channels, groups": ((2, 40, 9, 11), (40, 10, 2, 3), {"group": 4}),
     "pointwise, padded": ((1, 6, 5, 7), (4, 6, 1, 1), {"pads": [1, 0, 0, 2]}),
 }
 
@@ -176,3 +191,28 @@ def test_few_outputs_are_summed_tap_by_tap_even_where_weights_are_constant() -> 
     win = windows((172, 88), (3, 3), pads=(1, 1, 1, 1))
     assert convolve.route(win, 33, 1, 1, True) is convolve.Route.TAPS
     assert convolve.route(win, 33, 24, 1, True) is convolve.Route.WINOGRAD
+
+
+def test_images_of_other_sizes_are_convolved_with_the_same_weights() -> None:
+    attrs = {"group": 6, "pads": [1, 1, 1, 1]}
+    chance = np.random.default_rng(0)
+    w, b = (chance.standard_normal(s).astype(np.float32) for s in ((6, 1, 3, 3), (6,)))
+    call = registry.prepare("Conv", "", 11, attrs, 1, [1, 2])
+    for width in (320, 90, 7, 11, 320):
+        x = chance.standard_normal((1, 6, 8, width)).astype(np.float32)
+        np.testing.assert_allclose(call([x, w, b])[0], by_hand(x, w, b, attrs), atol=2e-5)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_order_in_memory_of_the_input_does_not_matter(name: str) -> None:
+    x_shape, w_shape, attrs = CASES[name]
+    chance = np.random.default_rng(0)
+    x, w = (chance.standard_normal(s).astype(np.float32) for s in (x_shape, w_shape))
+    b = chance.standard_normal(w_shape[0]).astype(np.float32)
+    want = by_hand(x, w, b, attrs)
+    channels_last = np.moveaxis(np.moveaxis(x, 1, -1).copy(), -1, 1)
+    part_of_channels = np.repeat(x, 2, axis=1)[:, ::2]
+    part_of_runs = np.moveaxis(np.repeat(np.moveaxis(x, 1, -1), 2, axis=-1)[..., 1::2], -1, 1)
+    for seen in (channels_last, part_of_channels, part_of_runs, x[..., ::-1].copy()[..., ::-1]):
+        found = registry.run("Conv", "", 11, attrs, [seen, w, b], 1)[0]
+        np.testing.assert_allclose(found, want, rtol=0, atol=2e-5 * np.abs(want).max())
