@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import enum
 import functools
-import itertools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import numpy as np
 from cpu_fallback import convolve_winograd, threads
 from cpu_fallback.convolve_depthwise import depthwise
 from cpu_fallback.convolve_pieces import Compute, Sizes, pieces, scratch
-from cpu_fallback.planes import Layout, layout
+from cpu_fallback.convolve_taps import by_taps
 from cpu_fallback.products import add_rows, product, run_of
 from cpu_fallback.registry import Memo, Tensor
 from cpu_fallback.windows import Windows
@@ -37,8 +36,6 @@ FEW_WINDOWS = 16
 """For up to so many, BLAS is faster at weights times pixels than at its transpose."""
 MIN_TAP_CHANNELS = 8
 MAX_TAPS = 128
-MIN_LAST = 24
-"""Fewer channels than this are multiplied faster as planes, even if they have to be copied."""
 MIN_RUN = 8
 """Fewer channels than this make runs so short that those of windows are copied faster."""
 
@@ -138,7 +135,7 @@ def convolution(
         Route.POINTWISE: _pointwise,
         Route.COLUMNS: _by_columns,
         Route.DEPTHWISE: depthwise,
-        Route.TAPS: _by_taps,
+        Route.TAPS: by_taps,
         Route.WINOGRAD: _winograd,
     }
     shape = (batch, *win.out, w[0])
@@ -345,71 +342,3 @@ def _columns(x: Tensor, cut: _Cut, taps: _Taps) -> Tensor:
     columns = scratch.array("columns", x.dtype, *taps.shape)
     columns[...] = np.ndarray(taps.shape, x.dtype, padded, 0, taps.strides)
     return columns
-
-
-def _tap_first(w: Tensor, group: int) -> Tensor:
-    """[taps, group, M/group, C/group]."""
-    shaped = w.reshape(group, w.shape[0] // group, w.shape[1], -1)
-    return np.ascontiguousarray(shaped.transpose(3, 0, 1, 2))
-
-
-def _by_taps(sizes: Sizes) -> Compute:
-    """A product for each tap, on shifted views."""
-    win, batch, group, channels, each, dtype = sizes
-    lay = layout(win)
-    parts = pieces(group, win.out[0], (2 * each + channels) * lay.row * dtype.itemsize)
-    cuts = [*itertools.product(range(batch), parts)]
-    sums = batch * group * each * math.prod(win.out) * math.prod(win.kernel) // len(cuts)
-    each_ns = threads.about_ns(2 * sums * channels, 3 * sums * dtype.itemsize)
-
-    def compute(x: Tensor, w: Tensor, bias: Tensor | None, y: Tensor, memo: Memo) -> None:
-        first = (0, x.ndim - 1, *range(1, x.ndim - 1))
-        images = x.transpose(first).reshape(batch, group, channels, *win.size)
-        weights = memo.of(1, "taps", lambda: _tap_first(w, group))
-        added = None if bias is None else bias[: group * each].reshape(group, each, 1)
-        whole = y.transpose(first).reshape(batch, group, each, *win.out)
-
-        def work(cut: tuple[int, tuple[slice, slice]]) -> None:
-            image, (at, rows) = cut
-            data = _planes(images[image, at], rows, lay)
-            count = lay.count(rows.stop - rows.start)
-            shape = (at.stop - at.start, each, (rows.stop - rows.start) * lay.row)
-            sums = scratch.array("sums", dtype, *shape)
-            other = scratch.array("products", dtype, *shape)
-            total, more = sums[..., :count], other[..., :count]
-            for index, (_, shift) in enumerate(lay.taps):
-                pixels = data[:, :, shift : shift + count]
-                np.matmul(weights[index, at], pixels, out=more if index else total)
-                if index:
-                    np.add(total, more, out=total)
-            _store(whole[image, at, :, rows], sums, None if added is None else added[at], lay)
-
-        threads.run(cuts, work, each_ns)
-
-    return compute
-
-
-def _planes(x: Tensor, rows: slice, lay: Layout) -> Tensor:
-    """[group, C/group, positions] of some rows of windows of `x` [group, C/group, spatial]."""
-    if lay.is_plain(x):
-        return x.reshape(*x.shape[:2], -1)[..., rows.start * lay.row :]
-    count = rows.stop - rows.start + lay.halo
-    group, channels = x.shape[:2]
-    if channels >= MIN_LAST and x.strides[1] == x.itemsize:
-        pixels = scratch.array("planes", x.dtype, count, lay.row, group, channels)
-        target = pixels.transpose(2, 3, 0, 1)
-    else:
-        target = scratch.array("planes", x.dtype, group, channels, count, lay.row)
-    lay.fill(target[:, :, None], x, rows.start)
-    return target.reshape(group, channels, count * lay.row)
-
-
-def _store(y: Tensor, total: Tensor, bias: Tensor | None, lay: Layout) -> None:
-    """Drops the positions between rows of `total` [group, M, positions]; adds the bias."""
-    shaped = total.reshape(*y.shape[:3], *lay.size[1:])
-    at: list[Any] = [..., *(slice(0, o) for o in lay.win.out[1:])]
-    inside = shaped[tuple(at)]
-    if bias is None:
-        y[...] = inside
-    else:
-        np.add(inside, bias.reshape(*bias.shape[:2], *(1,) * len(lay.size)), out=y)
