@@ -27,7 +27,7 @@ from engine.parts import NO_PARTS, RULE, Parts, find_parts
 from engine.passes import PIPELINE, PipelineResult, run_passes
 from engine.placement import CostModel, MayFuse, build_cost_model
 from engine.plan import Append, Plan
-from engine.planner import build_plan, view_roots
+from engine.planner import Written, build_plan, view_roots
 from engine.progress import tell
 from engine.prologue import PrologueCosts
 from engine.ranges import Ranges, ranges
@@ -59,6 +59,7 @@ def compile_graph(
     profile: DeviceProfile,
     binding: Mapping[str, int],
     around: Collection[str] = (),
+    written: Written = lambda kernel: None,
 ) -> Plan:
     """The plan of a graph.
 
@@ -70,6 +71,8 @@ def compile_graph(
         binding: the sizes of the first call, for decisions only; the plan holds for all sizes
             that its guards allow.
         around: for a body, the symbols that the graphs around it have bound.
+        written: is told each kernel that a call with the sizes of `binding` runs, as soon as it
+            is written: the rest of the plan may take longer.
 
     Raises: EngineError kinds for what cannot be compiled, in words.
     """
@@ -113,6 +116,7 @@ def compile_graph(
         appends=appends,
         checked_inputs=checked_inputs(graph, placed, intervals),
         tuning=options.tuning,
+        written=written,
     )
 
 

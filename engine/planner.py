@@ -12,7 +12,7 @@ from dataclasses import replace
 from engine import costs
 from engine import schedule as tasks
 from engine.checks import Check, merged
-from engine.dims import Dim, Guard, at_least, symbols_of
+from engine.dims import Dim, Guard, at_least, evaluate, symbols_of
 from engine.errors import PlanError, in_words
 from engine.groups import Fusion, Group
 from engine.ir import Graph, Node
@@ -20,9 +20,13 @@ from engine.lowering import Lowerer
 from engine.memory import Lifetime, MemoryPlan, Slot, assign
 from engine.partition import Partition
 from engine.parts import Parts
-from engine.plan import Append, Dispatch, Plan, Step, epochs, turns
+from engine.plan import Append, Dispatch, Plan, Step, Variant, epochs, turns
+from engine.shader import Kernel
 from engine.target import Target
 from engine.tuning import Tuning
+
+Written = Callable[[Kernel], object]
+"""Is told a kernel as soon as it is written."""
 
 
 def view_roots(graph: Graph, is_view: Callable[[Node], bool]) -> Mapping[str, str]:
@@ -38,6 +42,15 @@ def view_roots(graph: Graph, is_view: Callable[[Node], bool]) -> Mapping[str, st
 def _lowered(lowerer: Lowerer, group: Group) -> list[Dispatch]:
     with in_words(lambda: group.label):
         return lowerer.lower(group)
+
+
+def _likely(dispatch: Dispatch, binding: Mapping[str, int]) -> Variant:
+    """The variant that runs at sizes that are known as far as inputs decide them."""
+    return next(v for v in dispatch.variants if all(_holds(g, binding) for g in v.when))
+
+
+def _holds(guard: Guard, binding: Mapping[str, int]) -> bool:
+    return symbols_of(guard.expr) <= binding.keys() and guard.accepts(evaluate(guard.expr, binding))
 
 
 def build_plan(
@@ -58,16 +71,23 @@ def build_plan(
     appends: Mapping[str, Append],
     checked_inputs: Sequence[str],
     tuning: Tuning,
+    written: Written,
 ) -> Plan:
     """Lowers the scheduled groups, renders their kernels and assigns buffers.
 
+    `written` is told each kernel that a call with the sizes of `binding` runs, once it is there.
+
     Raises: PlanError if a lowering breaks the contract of `KernelCall`; ShaderError for templates.
     """
+    fits = all(_holds(g, binding) for g in guards)
     lowerer = Lowerer(graph, target, lambda n: roots.get(n, n), appends, tuning, binding, parts)
     steps: list[Step] = []
     for task in scheduled:
         if isinstance(task, tasks.RunGpu):
-            steps += _lowered(lowerer, task.group)
+            for dispatch in _lowered(lowerer, task.group):
+                steps.append(dispatch)
+                if fits:
+                    written(lowerer.rendered[_likely(dispatch, binding).kernel])
         else:
             if isinstance(task, (tasks.Upload, tasks.Download)):
                 lowerer.storage(task.value)

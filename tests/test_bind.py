@@ -13,11 +13,13 @@ from engine.bind import PARAMS_ALIGNMENT, Binder, Bound
 from engine.checks import LimitError
 from engine.compiler import compile_graph, optimise
 from engine.costs import DeviceProfile
-from engine.dims import evaluate, symbols_of
+from engine.dims import Guard, at_least, evaluate, symbol, symbols_of
 from engine.errors import PlanError
 from engine.importer import load_model
 from engine.options import Options
 from engine.plan import Plan, epochs
+from engine.planner import Written
+from engine.shader import Kernel
 from engine.target import Target
 from tests.runtime.models import parse
 
@@ -33,11 +35,19 @@ MODEL = """g (float[n,m] x, float[m,k] w, float[n,m] mask)
 SIZES = [(1, 1, 1), (3, 4, 8), (37, 113, 5), (64, 64, 64), (2, 0, 3), (0, 5, 4), (1, 1000, 7)]
 
 
-def planned(text: str, binding: dict[str, int], target: Target | None = None) -> Plan:
+def planned(
+    text: str,
+    binding: dict[str, int],
+    target: Target | None = None,
+    guards: Sequence[Guard] = (),
+    written: Written = lambda kernel: None,
+) -> Plan:
     options = Options("gpu")
     passed = optimise(load_model(parse(text)).graph, options, binding)
+    passed = dataclasses.replace(passed, guards=(*passed.guards, *guards))
     chosen = target or Target.baseline()
-    return compile_graph(passed, options, chosen, DeviceProfile.builtin(), binding)
+    profile = DeviceProfile.builtin()
+    return compile_graph(passed, options, chosen, profile, binding, written=written)
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +64,27 @@ def words(plan: Plan, binder: Binder, bound: Bound, index: int, choice: int) -> 
     start = binder.params_offsets[index, choice] - bound.params_offset
     count = len(plan.dispatches[index].variants[choice].params)
     return bound.params[start : start + 4 * count]
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+def test_kernels_are_told_as_they_are_written_and_are_those_that_a_call_runs(
+    sizes: tuple[int, ...],
+) -> None:
+    told: list[Kernel] = []
+    plan = planned(MODEL, binding(sizes), written=told.append)
+    bound = Binder(plan).bind(0, binding(sizes))
+    chosen = [plan.dispatches[i].variants[c.variant].kernel for i, c in bound.chosen.items()]
+    assert told == [plan.kernels[k] for k in chosen]
+    assert set(told) < set(plan.kernels)
+
+
+def test_no_kernel_is_told_of_a_plan_that_does_not_fit() -> None:
+    told: list[Kernel] = []
+    unfit = at_least(symbol("n"), 4, "n is large")
+    plan = planned(MODEL, binding((3, 4, 8)), guards=[unfit], written=told.append)
+    assert unfit in plan.guards
+    assert plan.kernels
+    assert not told
 
 
 @pytest.mark.parametrize("sizes", SIZES)

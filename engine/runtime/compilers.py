@@ -5,114 +5,153 @@ made. Mesa's software Vulkan does so when a pipeline is first dispatched, kernel
 one thread of a device's queue. There each kernel is dispatched without workgroups ahead of its use,
 and other cores compile on further devices of the adapter: what these compile comes to the first one
 through the driver's cache, which knows shaders by their content.
+
+Kernels are added while a plan is still being written, one by one. A thread takes the longest text
+that is there: compiling takes as long as a text is, roughly, and what takes longest should not
+come last.
 """
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
 import os
+import sys
 import threading
 import time
-from collections.abc import Collection
-from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Any
 
 from engine.errors import DeviceError
 from engine.runtime import native
-from engine.runtime.device import READBACK, UNIFORM, Device, Pipeline, Wanted
+from engine.runtime.device import READBACK, UNIFORM, Device, Pipeline
 from engine.shader import Kernel
 
 log = logging.getLogger(__name__)
 
 MAX_COMPILERS = 4
 """Threads that compile kernels."""
-SLOW_S = 0.04
+SLOW_S = 0.01
 """What compiling takes longer than is not in the driver's cache."""
+TRIED_S = 0.04
+"""How long the others wait for the first kernel, which shows whether the cache has it."""
+SWITCH_S = 0.0001
+"""How long Python may keep others from running meanwhile: for each call of wgpu a compiler waits
+for the interpreter, 20 times a kernel, and the default is 5 ms."""
 UNCACHED = ("MESA_SHADER_CACHE_DISABLE", "MESA_GLSL_CACHE_DISABLE")
 """Environment variables by which Mesa's cache is turned off."""
 
-
-def compile_ahead(device: Device, wanted: Collection[Wanted]) -> dict[str, Future[Pipeline]]:
-    """Begins to compile kernels; by their keys, the pipelines, once they are compiled."""
-    # compiling takes as long as a text is, roughly, and what takes longest should not come last
-    ordered = sorted(wanted, key=lambda w: len(w[0].wgsl), reverse=True)
-    count = min(MAX_COMPILERS, os.cpu_count() or 1, len(ordered))
-    pool = ThreadPoolExecutor(count, "onnx-wgpu compiler")
-    if device.compiles_late and any(words is not None for _, words in ordered):
-        benches = _Benches(device, count if _is_cached() else 1, len(ordered))
-        found = {k.key: pool.submit(benches.compile, k, words) for k, words in ordered}
-    else:
-        found = {k.key: pool.submit(device.compile, k) for k, _ in ordered}
-    pool.shutdown(wait=False)
-    return found
+_Job = tuple[int, int, Kernel, bool, "Future[Pipeline]"]
+"""What decides when its turn is: less text, and coming later; the kernel, whether it will be
+dispatched soon, and its pipeline to be."""
 
 
-def _is_cached() -> bool:
-    """Whether devices of Mesa share what they compile."""
-    off = ("1", "true", "yes", "y")
-    return not any(os.environ.get(name, "").lower() in off for name in UNCACHED)
+class Compilers:
+    """Compiles kernels for a device in threads, which end when there is nothing left to do."""
 
-
-class _Benches:
-    """The devices on which kernels for a device are compiled, each by one thread at a time.
-
-    If the first kernel takes no time, an earlier process left all of them in the driver's cache,
-    and nothing is done ahead.
-
-    Args:
-        device: for which; it is one of them.
-        count: how many there are at most.
-        wanted: after how many kernels they are not needed any more.
-    """
-
-    def __init__(self, device: Device, count: int, wanted: int) -> None:
+    def __init__(self, device: Device) -> None:
         self._device = device
-        self._left = iter(range(wanted)[::-1])
-        self._idle: SimpleQueue[_Bench | None] = SimpleQueue()
-        self._first = _Bench(device)
-        for bench in (self._first, *[None] * (count - 1)):
-            self._idle.put(bench)
+        self._changed = threading.Condition()
+        self._waiting: list[_Job] = []
+        self._order = itertools.count()
+        self._working: set[int] = set()
+        self._idle = 0
+        self._awaited = 0
         self._tried = threading.Event()
         self._slow = False
 
-    def compile(self, kernel: Kernel, words: bytes | None) -> Pipeline:
-        """The pipeline of a kernel; if there are words, its first dispatch will take no time."""
-        bench = self._idle.get()
-        try:
-            pipeline = self._device.compile(kernel)
-            if words is not None and bench is self._first:
-                self._here(bench, pipeline, words)
-            elif words is not None and (self._slow or not self._tried.wait(SLOW_S)):
-                bench = self._elsewhere(bench, kernel, words)
-            return pipeline
-        finally:
-            self._idle.put(bench)
-            if next(self._left) == 0:
-                self._close()
+    def add(self, kernel: Kernel, used: bool) -> Future[Pipeline]:
+        """Begins to compile a kernel; `used` says whether it will be dispatched soon."""
+        future: Future[Pipeline] = Future()
+        with self._changed:
+            heapq.heappush(
+                self._waiting, (-len(kernel.wgsl), next(self._order), kernel, used, future)
+            )
+            if self._idle >= len(self._waiting):
+                self._changed.notify()
+            elif len(self._working) < self._most():
+                self._start()
+        return future
 
-    def _here(self, bench: _Bench, pipeline: Pipeline, words: bytes) -> None:
-        if self._slow or not self._tried.is_set():
+    @contextmanager
+    def awaiting(self) -> Iterator[None]:
+        """Threads wait for more kernels until the block is left."""
+        with self._changed:
+            self._awaited += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._awaited -= 1
+                self._changed.notify_all()
+
+    def _most(self) -> int:
+        """How many threads there may be; without Mesa's cache its devices share nothing."""
+        off = ("1", "true", "yes", "y")
+        uncached = any(os.environ.get(name, "").lower() in off for name in UNCACHED)
+        if self._device.compiles_late and uncached:
+            return 1
+        return min(MAX_COMPILERS, os.cpu_count() or 1)
+
+    def _start(self) -> None:
+        if not self._working:
+            self._tried.clear()
+            self._slow = False
+        number = next(n for n in itertools.count() if n not in self._working)
+        self._working.add(number)
+        name = f"onnx-wgpu compiler {number}"
+        threading.Thread(target=self._work, args=(number,), name=name).start()
+
+    def _work(self, number: int) -> None:
+        """Compiles kernels until there are none; thread 0 on the device itself."""
+        bench = _Bench(self._device) if number == 0 else None
+        with quick_switches():
+            while (job := self._next(number)) is not None:
+                *_, kernel, used, future = job
+                try:
+                    pipeline = self._device.compile(kernel)
+                    if used and self._device.compiles_late:
+                        bench = self._dispatch(bench, pipeline)
+                    future.set_result(pipeline)
+                except BaseException as error:
+                    future.set_exception(error)
+        if bench is not None and bench.device is not self._device:
+            bench.device.close()
+
+    def _next(self, number: int) -> _Job | None:
+        with self._changed:
+            self._idle += 1
+            while not self._waiting and self._awaited:
+                self._changed.wait()
+            self._idle -= 1
+            if self._waiting:
+                return heapq.heappop(self._waiting)
+            self._working.remove(number)
+            return None
+
+    def _dispatch(self, bench: _Bench | None, pipeline: Pipeline) -> _Bench | None:
+        """Has a late driver compile a kernel, on the bench or on a further device's new one.
+
+        Where an earlier process left kernels in the driver's cache, only the device itself does:
+        that takes no time.
+        """
+        if bench is not None and bench.device is self._device:
             start = time.perf_counter()
-            bench.dispatch(pipeline, words)
+            bench.dispatch(pipeline)
             self._slow |= time.perf_counter() - start > SLOW_S
             self._tried.set()
-
-    def _elsewhere(self, bench: _Bench | None, kernel: Kernel, words: bytes) -> _Bench | None:
-        """Compiles a kernel on a further device, where that is possible, and returns the bench."""
-        try:
-            bench = bench or _Bench(self._device.another())
-            with bench.device.guarded(f"compiling {kernel.name}"):
-                bench.dispatch(bench.device.compile(kernel), words)
-        except DeviceError as error:
-            log.info("%s is compiled at its first dispatch: %s", kernel.name, error)
+        elif self._slow or not self._tried.wait(TRIED_S):
+            kernel = pipeline.kernel
+            try:
+                bench = bench or _Bench(self._device.another())
+                with bench.device.guarded(f"compiling {kernel.name}"):
+                    bench.dispatch(bench.device.compile(kernel))
+            except DeviceError as error:
+                log.info("%s is compiled at its first dispatch: %s", kernel.name, error)
         return bench
-
-    def _close(self) -> None:
-        while not self._idle.empty():
-            bench = self._idle.get()
-            if bench is not None and bench is not self._first:
-                bench.device.close()
 
 
 class _Bench:
@@ -122,7 +161,7 @@ class _Bench:
         self.device = device
         self._blanks: list[Any] = []
 
-    def dispatch(self, pipeline: Pipeline, words: bytes) -> None:
+    def dispatch(self, pipeline: Pipeline) -> None:
         """Dispatches no workgroups of a pipeline, and waits until that is done."""
         device, kernel, calls = self.device, pipeline.kernel, native.calls()
         while len(self._blanks) < len(kernel.tensors):
@@ -131,7 +170,6 @@ class _Bench:
         params = None
         if kernel.params:
             params = device.buffer("words", kernel.params_nbytes, UNIFORM)
-            device.write(params, words)
         group = device.bind_group(pipeline, self._blanks[: len(kernel.tensors)], params, 0)
         command = calls.command(pipeline.pipeline, group, (0, 1, 1), 0 if kernel.repeats else None)
         encoder = device.wgpu.create_command_encoder()
@@ -140,3 +178,24 @@ class _Bench:
         device.submit(encoder)
         with device.mapped(answer, 16, f"compiling {kernel.name}"):
             pass
+
+
+_switching: list[float] = []
+"""The interval as it was before, for each block of `quick_switches` that is open."""
+_switching_lock = threading.Lock()
+
+
+@contextmanager
+def quick_switches() -> Iterator[None]:
+    """Threads take turns in Python every `SWITCH_S`, until the last such block is left."""
+    with _switching_lock:
+        before = _switching[0] if _switching else sys.getswitchinterval()
+        _switching.append(before)
+        sys.setswitchinterval(min(SWITCH_S, before))
+    try:
+        yield
+    finally:
+        with _switching_lock:
+            _switching.pop()
+            if not _switching:
+                sys.setswitchinterval(before)

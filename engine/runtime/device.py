@@ -6,10 +6,11 @@ Errors inside `queue.submit` abort the process, so whoever submits checks everyt
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,8 @@ from engine.target import Target
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    from engine.runtime.compilers import Compilers
+
 log = logging.getLogger(__name__)
 
 _BACKENDS = ("Vulkan", "Metal", "D3D12")
@@ -38,8 +41,6 @@ _TIMESTAMPS = "timestamp-query"
 REPEAT_NBYTES = 256
 """The alignment of uniform buffers that every device takes."""
 READBACK = wgpu.BufferUsage.MAP_READ | wgpu.BufferUsage.COPY_DST
-Wanted = tuple[Kernel, bytes | None]
-"""A kernel, and the uniform words that it will soon be dispatched with, if it will be."""
 MAX_PIPELINES = 1024
 """Of how many kernels a device keeps the pipelines, beyond those that plans in use hold."""
 
@@ -269,18 +270,30 @@ class Device:
         self._pipelines.move_to_end(kernel.key)
         return found
 
-    def compile_ahead(self, wanted: Iterable[Wanted]) -> None:
-        """Begins to compile kernels in threads; `pipeline` waits for each, and has its errors."""
-        known = self._pipelines.keys() | self._compiling.keys()
-        new = {k.key: (k, words) for k, words in wanted if k.key not in known}
-        if len(new) < 2:
-            return
-        from engine.runtime.compilers import compile_ahead
+    def compile_ahead(self, kernels: Iterable[Kernel], *, used: bool = True) -> None:
+        """Begins to compile kernels in threads; `pipeline` waits for each, and has its errors.
 
-        self.require()
-        for kernel, _ in new.values():
+        Args:
+            used: whether they will be dispatched soon, and not only perhaps.
+        """
+        new = {k.key: k for k in kernels if not (self.compiled(k) or k.key in self._compiling)}
+        if new:
+            self.require()
+        for key, kernel in new.items():
             self._layout_of(kernel)
-        self._compiling.update(compile_ahead(self, new.values()))
+            self._compiling[key] = self._compilers.add(kernel, used)
+
+    @contextmanager
+    def compiling(self) -> Iterator[Callable[[Kernel], None]]:
+        """Begins to compile each kernel that it is told in the block, which will be dispatched."""
+        with self._compilers.awaiting():
+            yield lambda kernel: self.compile_ahead((kernel,))
+
+    @functools.cached_property
+    def _compilers(self) -> Compilers:
+        from engine.runtime.compilers import Compilers
+
+        return Compilers(self)
 
     @property
     def compiles_late(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import groupby
@@ -23,20 +23,11 @@ from engine.progress import tell
 from engine.records import dataclass
 from engine.runtime.constants import ConstantStore
 from engine.runtime.context import ExecutionContext
-from engine.runtime.device import (
-    READBACK,
-    REPEAT_NBYTES,
-    STORAGE,
-    UNIFORM,
-    Device,
-    Pipeline,
-    Wanted,
-)
+from engine.runtime.device import READBACK, REPEAT_NBYTES, STORAGE, UNIFORM, Device, Pipeline
 from engine.runtime.probe import Observed, Probe
 from engine.runtime.programs import Batch, Program, Timed, batches, chunked, in_turn
 from engine.runtime.recording import Event, Recording
 from engine.runtime.transfers import Transfers
-from engine.shader import Kernel
 
 MAX_SUBMIT_NS = 200_000_000
 """Most predicted time of a submit: watchdogs of phones and of Windows end what takes seconds."""
@@ -118,7 +109,7 @@ class Recorder:
         """Compiles every variant: sizes vary, so any of them may be wanted by the next call."""
         if self.device is not None:
             count = len(self.plan.kernels)
-            self.device.compile_ahead((k, None) for k in self.plan.kernels)
+            self.device.compile_ahead(self.plan.kernels, used=False)
             for number, kernel in enumerate(self.plan.kernels, 1):
                 tell(f"compiling shader {number} of {count}, for other sizes")
                 self.device.pipeline(kernel)
@@ -301,7 +292,7 @@ class Recorder:
     def _programmed(self, context: ExecutionContext, number: int) -> Program:
         turns = tuple(in_turn(context.chosen, self.batches[number]))
         variants = [self._dispatches[i].variants[context.chosen[i].variant] for i, _ in turns]
-        self.required().compile_ahead(self._wanted(context, turns))
+        self.required().compile_ahead(self.plan.kernels[v.kernel] for v in variants)
         for variant in variants:
             for name in variant.values:
                 self.buffer(context, name)
@@ -314,23 +305,6 @@ class Recorder:
             chunked(commands, self._most_ns),
             {n: "gpu" for c in commands for n in self._dispatches[c.index].nodes},
         )
-
-    def _wanted(
-        self, context: ExecutionContext, turns: Sequence[tuple[int, int]]
-    ) -> Iterator[Wanted]:
-        """The kernels of dispatches, with the uniform words of one of each."""
-        for index, _ in turns:
-            choice = context.chosen[index].variant
-            kernel = self.plan.kernels[self._dispatches[index].variants[choice].kernel]
-            yield kernel, self._words(index, choice, kernel)
-
-    def _words(self, index: int, choice: int, kernel: Kernel) -> bytes:
-        """The uniform words of a dispatch as they were last written."""
-        offset = self.binder.params_offsets[index, choice]
-        for start, written in self._written.items():
-            if start <= offset < start + len(written):
-                return written[offset - start : offset - start + kernel.params_nbytes]
-        return b""
 
     def _command(self, context: ExecutionContext, index: int, repetition: int) -> Timed:
         choice, grid, _, predicted_ns = context.chosen[index]

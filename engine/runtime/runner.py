@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,7 @@ from engine.runtime.probe import Probe
 from engine.runtime.recording import Recording
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue
+from engine.shader import Kernel
 from engine.target import Target
 
 if TYPE_CHECKING:
@@ -164,7 +166,7 @@ class Runner:
 
     def plan(self, feeds: Mapping[str, Any], stand_ins: bool = False) -> Plan:
         """The plan that a call with these inputs would use; of stand-ins only types count."""
-        return self._prepare(feeds, self.options, {}, stand_ins)[0].plan
+        return self._prepare(feeds, self.options, {}, stand_ins, ahead=False)[0].plan
 
     def prepared_for(self, plan: Plan) -> Prepared:
         """What was prepared with a plan."""
@@ -256,6 +258,7 @@ class Runner:
         options: Options,
         around: Mapping[str, int],
         stand_ins: bool = False,
+        ahead: bool = True,
     ) -> tuple[Prepared, dict[str, int]]:
         known = {} if stand_ins else self._known(feeds)
         signature = tuple(
@@ -285,7 +288,9 @@ class Runner:
                 self.prepared.insert(0, prepared)
                 prepared.binding = binding
                 return prepared, binding
-        return self._compile(feeds, known, options, around, signature, key)
+        device = self.device if ahead else None
+        with device.compiling() if device is not None else nullcontext(_ignored) as written:
+            return self._compile(feeds, known, options, around, signature, key, written)
 
     def _improves(self, prepared: Prepared, options: Options, binding: Mapping[str, int]) -> bool:
         """Whether another split is predicted to be better at sizes far from those that decided."""
@@ -314,6 +319,7 @@ class Runner:
         around: Mapping[str, int],
         signature: tuple[Any, ...],
         key: tuple[Any, ...],
+        written: Callable[[Kernel], object],
     ) -> tuple[Prepared, dict[str, int]]:
         from engine.compiler import optimise
 
@@ -325,11 +331,11 @@ class Runner:
         if passed is None or GuardTable(passed.guards).broken(binding):
             passed = optimise(graph, options, binding, on_cpu)
             self._passed[signature] = passed
-        plan, used = self._planned(passed, options, binding, around)
+        plan, used = self._planned(passed, options, binding, around, written)
         if GuardTable(plan.guards).broken(binding):
             fixed = specialised(graph, binding)
             passed = optimise(fixed, options, binding, on_cpu)
-            plan, used = self._planned(passed, options, binding, around)
+            plan, used = self._planned(passed, options, binding, around, written)
             binding = bind_inputs(plan.graph, feeds, around)
             for guard in GuardTable(plan.guards).broken(binding):
                 raise PlanError(f"no plan fits these sizes: it would need that {guard}")
@@ -354,6 +360,7 @@ class Runner:
         options: Options,
         binding: Mapping[str, int],
         around: Mapping[str, int],
+        written: Callable[[Kernel], object],
     ) -> tuple[Plan, Options]:
         """The plan of a graph, without the kernels that no size makes fit the device, and the
         options that leave them out."""
@@ -362,8 +369,8 @@ class Runner:
         target = self.device.target if self.device is not None else Target.baseline()
         while True:
             try:
-                plan = compile_graph(passed, options, target, self.profile, binding, around)
-                return plan, options
+                settled = options, target, self.profile, binding, around, written
+                return compile_graph(passed, *settled), options
             except LimitError as error:
                 options = _without(options, error)
 
@@ -381,6 +388,10 @@ class Runner:
         values = {**feeds, **{name: capture(name) for name in runner.captured}}
         results, _ = runner.run(values, around=around, recording=self._recording, probe=self._probe)
         return [results[name] for name in body.outputs]
+
+
+def _ignored(kernel: Kernel) -> None:
+    """Is told kernels that no call is about to run."""
 
 
 def _scan(plan: Plan, feeds: Mapping[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +13,9 @@ import pytest
 
 from engine.errors import DeviceError, ShaderError
 from engine.runtime import compilers
+from engine.runtime.compilers import Compilers
 from engine.runtime.device import Device, choose_adapter
+from engine.runtime.runner import Runner
 from engine.runtime.session import InferenceSession
 from engine.shader import Kernel
 from engine.target import Target
@@ -39,7 +42,7 @@ def kernels() -> tuple[Kernel, ...]:
 
 def compiled_ahead(device: Device, kernels: tuple[Kernel, ...]) -> None:
     """Compiles kernels as for a call that dispatches them all, and waits for the pipelines."""
-    device.compile_ahead((k, b"") for k in kernels)
+    device.compile_ahead(kernels)
     for kernel in kernels:
         device.pipeline(kernel)
 
@@ -108,8 +111,8 @@ def test_kernels_compiled_ahead_are_those_that_are_used(
     is_late: bool,
 ) -> None:
     late(monkeypatch, is_late)
-    device.compile_ahead((k, b"") for k in (*kernels, *kernels))
-    device.compile_ahead((k, b"") for k in kernels)
+    device.compile_ahead((*kernels, *kernels))
+    device.compile_ahead(kernels)
     found = [device.pipeline(kernel) for kernel in kernels]
     assert [p.kernel for p in found] == list(kernels)
     assert [device.pipeline(kernel) for kernel in kernels] == found
@@ -124,7 +127,7 @@ def test_an_error_of_a_kernel_compiled_ahead_comes_when_it_is_used(
     late(monkeypatch, is_late)
     good, bad, *_ = kernels
     bad = dataclasses.replace(bad, wgsl="fn main() { let a = nothing; }")
-    device.compile_ahead([(good, b""), (bad, b"")])
+    device.compile_ahead([good, bad])
     assert device.pipeline(good).kernel is good
     for _ in range(2):
         with pytest.raises(ShaderError, match="nothing"):
@@ -180,8 +183,8 @@ def test_kernels_that_may_not_be_used_are_not_dispatched(
     device: Device, kernels: tuple[Kernel, ...], seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late(monkeypatch, True)
-    used = kernels[0]
-    device.compile_ahead((k, b"" if k is used else None) for k in kernels)
+    device.compile_ahead(kernels[:1])
+    device.compile_ahead(kernels[1:], used=False)
     for kernel in kernels:
         device.pipeline(kernel)
     assert len(seen.submits) == 1
@@ -198,7 +201,7 @@ def test_one_device_does_if_the_adapter_gives_no_other(
 
     late(monkeypatch, True, cores=4)
     monkeypatch.setattr(Device, "another", refuse)
-    device.compile_ahead((k, b"") for k in kernels)
+    device.compile_ahead(kernels)
     assert [device.pipeline(kernel).kernel for kernel in kernels] == list(kernels)
     assert set(asked) == set(seen.submits) == {device}
 
@@ -215,30 +218,117 @@ def test_a_further_device_that_is_lost_does_no_harm(
 
     late(monkeypatch, True)
     monkeypatch.setattr(Device, "another", lost)
-    device.compile_ahead((k, b"") for k in kernels)
+    device.compile_ahead(kernels)
     assert [device.pipeline(kernel).kernel for kernel in kernels] == list(kernels)
     assert len(made) == 1 and not device.lost
 
 
-def test_a_call_compiles_with_the_words_that_it_dispatches_with(
-    seen: Seen, monkeypatch: pytest.MonkeyPatch
+def test_the_longest_text_that_waits_is_compiled_first(
+    device: Device, kernels: tuple[Kernel, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late(monkeypatch, False, cores=1)
+    begun, go_on = threading.Event(), threading.Event()
+    order: list[Kernel] = []
+    compile_ = Device.compile
+
+    def held(self: Device, kernel: Kernel) -> Any:
+        order.append(kernel)
+        begun.set()
+        assert go_on.wait(60)
+        return compile_(self, kernel)
+
+    monkeypatch.setattr(Device, "compile", held)
+    first, *others = sorted(kernels, key=lambda k: len(k.wgsl))
+    device.compile_ahead([first])
+    assert begun.wait(60)
+    device.compile_ahead(others)
+    go_on.set()
+    settled()
+    assert order == [first, *reversed(others)]
+
+
+def test_compilers_stay_while_more_kernels_may_come(
+    device: Device, kernels: tuple[Kernel, ...], seen: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late(monkeypatch, True)
-    wanted: list[tuple[Kernel, bytes | None]] = []
-    ahead = Device.compile_ahead
+    with device.compiling() as compile_soon:
+        for kernel in kernels:
+            compile_soon(kernel)
+            device.pipeline(kernel)
+            assert unfinished()
+            assert not seen.closed
+    settled()
+    others = {where for where, _ in seen.compiled} - {device}
+    assert set(seen.closed) == others
+    assert len(others) <= 1
 
-    def watched(self: Device, given: Any) -> None:
-        wanted.extend(given)
-        ahead(self, wanted)
 
-    monkeypatch.setattr(Device, "compile_ahead", watched)
-    model = "s (float[n,6] x) => (float[n,6] y, float[n,6] z) { z = Sin(x) y = Softmax(x) }"
-    with InferenceSession(parse(model), device="gpu") as session:
-        x = np.linspace(-1, 1, 30, dtype=np.float32).reshape(5, 6)
-        _, z = session.run(None, {"x": x})
-    np.testing.assert_allclose(z, np.sin(x), atol=1e-6)
-    (kernel, given) = next((k, w) for k, w in wanted if k.stem.startswith("softmax"))
-    assert given is not None
-    words = np.frombuffer(given, np.uint32)
-    params = dict(zip((name for name, _ in kernel.params), words, strict=False))
-    assert (params["rows"], params["count"]) == (5, 6)
+def test_threads_take_turns_quickly_only_while_kernels_are_compiled(
+    device: Device, kernels: tuple[Kernel, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late(monkeypatch, False)
+    before = sys.getswitchinterval()
+    inside: list[float] = []
+    compile_ = Device.compile
+
+    def watched(self: Device, kernel: Kernel) -> Any:
+        inside.append(sys.getswitchinterval())
+        return compile_(self, kernel)
+
+    monkeypatch.setattr(Device, "compile", watched)
+    compiled_ahead(device, kernels)
+    settled()
+    assert inside == pytest.approx([compilers.SWITCH_S] * len(kernels))
+    assert sys.getswitchinterval() == before
+
+
+MIXED = """mixed (float[n,m,6] x, float[n,6,m] w) => (float[n,m,m] y, float[n,m,6] z) {
+  a = Sin(x)
+  y = MatMul(a, w)
+  z = Softmax(x)
+}"""
+
+
+def mixed() -> dict[str, Any]:
+    chance = np.random.default_rng(0)
+    return {
+        "x": chance.standard_normal((2, 5, 6)).astype(np.float32),
+        "w": chance.standard_normal((2, 6, 5)).astype(np.float32),
+    }
+
+
+def test_a_call_has_its_kernels_compiled_while_its_plan_is_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    early: list[str] = []
+    ran: list[str] = []
+    add, pipeline, planned = Compilers.add, Device.pipeline, Runner._planned
+
+    def added(self: Compilers, kernel: Kernel, used: bool) -> Any:
+        early.append(kernel.key)
+        return add(self, kernel, used)
+
+    def taken(self: Device, kernel: Kernel) -> Any:
+        ran.append(kernel.key)
+        return pipeline(self, kernel)
+
+    def until_planned(self: Runner, *given: Any) -> Any:
+        found = planned(self, *given)
+        monkeypatch.setattr(Compilers, "add", add)
+        return found
+
+    monkeypatch.setattr(Compilers, "add", added)
+    monkeypatch.setattr(Device, "pipeline", taken)
+    monkeypatch.setattr(Runner, "_planned", until_planned)
+    with InferenceSession(parse(MIXED), device="gpu") as session:
+        feeds = mixed()
+        y, _ = session.run(None, feeds)
+        assert len(session.plan().kernels) > len(set(ran)) >= 2
+    np.testing.assert_allclose(y, np.sin(feeds["x"]) @ feeds["w"], rtol=1e-4, atol=1e-5)
+    assert set(early) >= set(ran)
+
+
+def test_a_plan_that_is_only_looked_at_compiles_nothing(seen: Seen) -> None:
+    with InferenceSession(parse(MIXED), device="gpu") as session:
+        assert session.plan(mixed()).kernels
+    assert not seen.compiled
