@@ -143,7 +143,7 @@ class Compilers:
             bench.dispatch(pipeline)
             self._slow |= time.perf_counter() - start > SLOW_S
             self._tried.set()
-        elif self._slow or not self._tried.wait(TRIED_S):
+        elif not self._tried.wait(TRIED_S) or self._slow:
             kernel = pipeline.kernel
             try:
                 bench = bench or _Bench(self._device.another())

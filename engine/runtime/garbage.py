@@ -13,7 +13,11 @@ from contextlib import contextmanager
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """No collection until it is left, unless another thread that is in here leaves before."""
+    """No collection until it is left, unless another thread that is in here leaves before.
+
+    What is there then counts as old: else the next collection, which looks at young objects alone,
+    would walk all that were made meanwhile. A full one frees what is garbage.
+    """
     if not gc.isenabled():
         yield
         return
@@ -21,4 +25,7 @@ def held_back() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():  # objects that the caller froze stay so
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()
