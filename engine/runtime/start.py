@@ -114,7 +114,7 @@ def _code() -> str:
         spec = importlib.util.find_spec(package)
         for place in (spec.submodule_search_locations or ()) if spec is not None else ():
             found += [
-                f"{package} {os.path.relpath(path, place)} {state.st_size} {state.st_mtime_ns}"
+                f"{package} {path.removeprefix(place)} {state.st_size} {state.st_mtime_ns}"
                 for path, state in _sources(place)
             ]
     return hashlib.blake2b("\n".join(sorted(found)).encode(), digest_size=20).hexdigest()
