@@ -38,7 +38,7 @@ SLOW_S = 0.01
 """What compiling takes longer than is not in the driver's cache."""
 TRIED_S = 0.04
 """How long the others wait for the first kernel, which shows whether the cache has it."""
-SWITCH_S = 0.0001
+SWITCH_S = 0.0005
 """How long Python may keep others from running meanwhile: for each call of wgpu a compiler waits
 for the interpreter, 20 times a kernel, and the default is 5 ms."""
 UNCACHED = ("MESA_SHADER_CACHE_DISABLE", "MESA_GLSL_CACHE_DISABLE")
