@@ -7,11 +7,11 @@ Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016;
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from itertools import pairwise
 
 import numpy as np
 
@@ -20,11 +20,11 @@ from engine.dtypes import FLOAT32
 from engine.ir import Array
 from engine.ops import KernelCall, Lowering, Stage, linear
 from engine.ops._conv_border import folded, folds
-from engine.ops._conv_tile import join
+from engine.ops._conv_tile import indented, join
 from engine.ops._convolution import Geometry
 from engine.ops._matmul_calls import product_stage
 from engine.ops._matmul_tiles import Product
-from engine.ops._variants import CLEARLY, shares_loads
+from engine.ops._variants import CLEARLY, loop_start, shares_loads
 from engine.records import dataclass
 
 TAPS = 3
@@ -111,7 +111,7 @@ def _terms(row: Sequence[Fraction], names: Sequence[str]) -> str:
 def _pairs(matrix: Matrix) -> list[int]:
     """Rows that, with the next one, are a sum and a difference of the same two rows."""
     found = []
-    for i, (a, b) in enumerate(pairwise(matrix)):
+    for i, (a, b) in enumerate(itertools.pairwise(matrix)):
         if all(abs(x) == abs(y) for x, y in zip(a, b, strict=True)) and i - 1 not in found:
             found.append(i)
     return found
@@ -166,7 +166,8 @@ def _gather(matrix: Matrix, names: Sequence[str], out: str) -> list[str]:
 
 @cache
 def input_text(size: int, modes: tuple[str, str] = ("", "")) -> str:
-    """Loads the pixels of a tile, transforms columns, then rows, and stores them.
+    """Loads the pixels of a tile, transforms columns, then half of the rows at a time, and stores
+    them: a driver that compiles for a CPU takes long for each store.
 
     `modes`: `Windows.repeats` of rows and columns.
     """
@@ -188,18 +189,24 @@ def input_text(size: int, modes: tuple[str, str] = ("", "")) -> str:
     matrix = transforms(size).input
     for j in range(places):
         lines += _spread(matrix, [f"x{i}_{j}" for i in range(places)], f"c{j}_")
-    for i in range(places):
-        lines += _spread(matrix, [f"c{j}_{i}" for j in range(places)], f"r{i}_")
-        lines += [
-            f"store_spread({i * places + j}u * params.count + index, r{i}_{j});"
-            for j in range(places)
-        ]
+    rows = places // 2
+    body: list[str] = []
+    for j in range(places):
+        found = [f"c{j}_{i}" for i in range(places)]
+        halves = _vector(found[:rows]), _vector(found[rows:])
+        body.append(f"let d{j} = select({', '.join(halves)}, half == 1u);")
+    body += _spread(matrix, [f"d{j}" for j in range(places)], "r")
+    body.append(f"let at = half * {rows * places}u * params.count + index;")
+    for i, j in itertools.product(range(rows), range(places)):
+        body.append(f"store_spread(at + {i * places + j}u * params.count, r{j}[{i}]);")
+    start = loop_start("0u", "groups.x")
+    lines += [f"for (var half = {start}; half < 2u; half++) {{", *indented(body), "}"]
     return join(lines, 1)
 
 
 @cache
 def output_text(size: int) -> str:
-    """Loads the products of a tile, transforms columns, then rows, and stores the outputs."""
+    """Loads the products of a tile, transforms columns, then row by row, and stores the outputs."""
     places = size + TAPS - 1
     lines = [
         f"let m{i}_{j} = load_products({i * places + j}u * params.count + index);"
@@ -209,14 +216,17 @@ def output_text(size: int) -> str:
     matrix = transforms(size).output
     for j in range(places):
         lines += _gather(matrix, [f"m{i}_{j}" for i in range(places)], f"c{j}_")
-    for i in range(size):
-        lines += _gather(matrix, [f"c{j}_{i}" for j in range(places)], f"r{i}_")
-        lines.append(f"if (oh + {i}u < params.out_h) {{")
-        for j in range(size):
-            store = f"store_y(place + {i}u * params.out_w + {j}u, r{i}_{j} + bias);"
-            lines.append(f"    if (ow + {j}u < params.out_w) {{ {store} }}")
-        lines.append("}")
-    return join(lines, 1)
+        lines.append(f"let d{j} = {_vector([f'c{j}_{i}' for i in range(size)])};")
+    body = _gather(matrix, [f"d{j}[i]" for j in range(places)], "r")
+    body.append("let at = place + i * params.out_w;")
+    for j in range(size):
+        body.append(f"if (ow + {j}u < params.out_w) {{ store_y(at + {j}u, r{j} + bias); }}")
+    lines.append(f"for (var i = 0u; i < min({size}u, params.out_h - oh); i++) {{")
+    return join([*lines, *indented(body), "}"], 1)
+
+
+def _vector(parts: Sequence[str]) -> str:
+    return f"vec{len(parts)}<f32>({', '.join(parts)})"
 
 
 def _weights(size: int, across: bool) -> Callable[[Array], Array]:
