@@ -1,7 +1,5 @@
 """`python -m engine ...` is `onnx-wgpu ...`."""
 
-import sys
+from engine.cli import command
 
-from engine.cli import main
-
-sys.exit(main())
+command()

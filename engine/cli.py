@@ -6,34 +6,44 @@ import argparse
 import codecs
 import io
 import os
+import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
+from typing import NoReturn
 
 from engine.commands import COMMANDS
 from engine.errors import DeviceError, EngineError, NotOnGpuError, UnsupportedOpError
 from engine.version import VERSION
 
-FOUND, FAILED = 1, 2
+FOUND, FAILED, INTERRUPTED = 1, 2, 130
 """Exit statuses besides 0: there is what should not be (a difference for `compare`, nodes on the
-CPU for `--require-gpu`), and a command could not do its work, for the reason on stderr."""
+CPU for `--require-gpu`), a command could not do its work, for the reason on stderr, and Ctrl-C
+ended it, which shells call 128 + SIGINT."""
 IN_ASCII = {"→": "->", "←": "<-", "″": '"', "…": "...", "✓": "ok"}
 """What is printed where the encoding of a stream lacks a character."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit status: 0, `FOUND` or `FAILED`.
+    """Runs a command; returns the exit status: 0, `FOUND`, `FAILED` or `INTERRUPTED`.
 
-    Of what a command guessed `arguments.hint` tells, a function of the error's text.
+    Of what a command guessed `arguments.hint` tells, a function of the error's text; of what an
+    interrupt leaves, `arguments.lost`.
     """
-    _print_anything()
-    parser = _parser()
-    arguments = parser.parse_args(argv)
-    if not hasattr(arguments, "execute"):
-        parser.print_help()
-        return FAILED
+    arguments = argparse.Namespace()
     try:
+        _print_anything()
+        parser = _parser()
+        arguments = parser.parse_args(argv)
+        if not hasattr(arguments, "execute"):
+            parser.print_help()
+            return FAILED
         return int(arguments.execute(arguments) or 0)
+    except KeyboardInterrupt:
+        lost = getattr(arguments, "lost", "")
+        print(f"interrupted{': ' if lost else ''}{lost}", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
@@ -44,6 +54,25 @@ def main(argv: Sequence[str] | None = None) -> int:
             text += arguments.hint(str(error))
         print(text, file=sys.stderr)
         return FOUND if isinstance(error, NotOnGpuError) else FAILED
+
+
+def command() -> NoReturn:
+    """Runs the command of this process, which ends with the status of `main`.
+
+    After an interrupt it does so at once: Python would wait for threads, which may compile kernels
+    for a while. Only a file of the cache that is being written is written to its end.
+    """
+    status = main()
+    if status != INTERRUPTED:
+        sys.exit(status)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    cache = sys.modules.get("engine.runtime.cache")
+    if cache is not None:
+        cache.finish()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError):
+            stream.flush()
+    os._exit(status)
 
 
 def _print_anything() -> None:
@@ -74,7 +103,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="onnx-wgpu",
         description="Runs ONNX models on the GPU through WebGPU shaders.",
         epilog="Exit status: 0; 1 if `compare` finds a difference, or nodes would run on the CPU "
-        "that --require-gpu wants on the GPU; 2 if a command could not do its work.",
+        "that --require-gpu wants on the GPU; 2 if a command could not do its work; 130 if it was "
+        "interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"onnx-wgpu {VERSION}")
     commands = parser.add_subparsers(metavar="COMMAND")

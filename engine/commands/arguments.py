@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -88,6 +90,17 @@ def check_output(option: str, path: Path | None, folder: bool = False) -> None:
         problem = "a .png needs Pillow: `pip install Pillow`, or write an .svg"
     if problem:
         raise EngineError(f"{option} {path}: {problem}")
+
+
+@contextmanager
+def whole(path: Path) -> Iterator[Path]:
+    """An output while it is written: what is cut short, by an interrupt or a full disk, goes."""
+    try:
+        yield path
+    except BaseException:
+        if path.is_file():
+            path.unlink()
+        raise
 
 
 def adapter(arguments: argparse.Namespace) -> int | str | None:

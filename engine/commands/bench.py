@@ -11,6 +11,7 @@ from engine.commands.arguments import (
     count,
     input_arguments,
     make_feeds,
+    whole,
 )
 from engine.json_text import dumps
 
@@ -84,6 +85,8 @@ def execute(arguments: argparse.Namespace) -> None:
     say(*bench_report.verdict(results.measured), *bench_report.disturbances(results.measured))
     if arguments.json is not None:
         text = dumps(bench_report.as_json(name, results), indent=1)
-        arguments.json.write_text(text + "\n", encoding="utf-8")
+        with whole(arguments.json) as path:
+            path.write_text(text + "\n", encoding="utf-8")
     if arguments.chart is not None:
-        bench_report.chart(name, results.measured).save(arguments.chart)
+        with whole(arguments.chart) as path:
+            bench_report.chart(name, results.measured).save(path)

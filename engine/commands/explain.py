@@ -12,6 +12,7 @@ from engine.commands.arguments import (
     make_feeds,
     make_session,
     model_arguments,
+    whole,
 )
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def _write_page(report: Report, arguments: argparse.Namespace) -> None:
 
     with status("drawing the graph"):
         page = explain_page(report, arguments.model.name)
-    arguments.html.write_text(page, encoding="utf-8")
+    with whole(arguments.html) as path:
+        path.write_text(page, encoding="utf-8")
     if not arguments.json:
         say(f"wrote {arguments.html}", fold=False)

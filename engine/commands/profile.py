@@ -11,6 +11,7 @@ from engine.commands.arguments import (
     make_feeds,
     make_session,
     model_arguments,
+    whole,
 )
 
 HELP = "time per kernel, node, operator and transfer, and what limits it"
@@ -58,6 +59,7 @@ def execute(arguments: argparse.Namespace) -> None:
         say(totals_text(found))
     if arguments.trace:
         trace = chrome_trace(found.calls, arguments.model.name, found.device)
-        arguments.trace.write_text(dumps(trace), encoding="utf-8")
+        with whole(arguments.trace) as path:
+            path.write_text(dumps(trace), encoding="utf-8")
         if not arguments.json:
             say(f"wrote {arguments.trace}", fold=False)

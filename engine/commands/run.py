@@ -6,7 +6,13 @@ import argparse
 from collections import Counter
 from pathlib import Path
 
-from engine.commands.arguments import check_output, make_feeds, make_session, model_arguments
+from engine.commands.arguments import (
+    check_output,
+    make_feeds,
+    make_session,
+    model_arguments,
+    whole,
+)
 
 HELP = "run a model once and describe its outputs"
 
@@ -55,7 +61,8 @@ def execute(arguments: argparse.Namespace) -> None:
         arguments.save.mkdir(parents=True, exist_ok=True)
         for arg, value in zip(session.get_outputs(), results, strict=True):
             name = "".join(c if c.isalnum() or c in "-_." else "_" for c in arg.name)
-            np.save(arguments.save / f"{name}.npy", np.asarray(value))
+            with whole(arguments.save / f"{name}.npy") as path:
+                np.save(path, np.asarray(value))
 
 
 def _value_text(value: object) -> str:

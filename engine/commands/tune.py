@@ -50,6 +50,7 @@ def execute(arguments: argparse.Namespace) -> None:
 
     if arguments.name and not arguments.output:
         raise EngineError("--for says what adapters the file of --output is for: give that too")
+    arguments.lost = "nothing is kept of what was measured; --budget bounds how long that takes"
     with status("tuning") as progress:
         device = open_device(adapter(arguments), arguments.target)
         path = arguments.output or tunings.user_file(device.info, device.target)
@@ -71,6 +72,7 @@ def execute(arguments: argparse.Namespace) -> None:
     if not arguments.dry_run:
         name = arguments.name or device.info.title
         tunings.keep(found.tuning, path, name, device.target.features)
+        arguments.lost = ""
         used = "" if arguments.output else ", used from now on"
         say(f"kept in {path}{used}", fold=False)
 

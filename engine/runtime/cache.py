@@ -17,6 +17,7 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from weakref import WeakSet
 
 import numpy as np
 
@@ -142,6 +143,7 @@ def _prune(place: Path, kept: str) -> None:
 
 
 _waiting: list[Callable[[], object]] = []
+_writers: WeakSet[threading.Thread] = WeakSet()
 _lock = threading.Lock()
 
 
@@ -159,9 +161,17 @@ def flush(wait: bool = False) -> None:
     if not actions:
         return
     thread = threading.Thread(target=_do, args=(actions,), name="onnx-wgpu cache")
+    _writers.add(thread)
     thread.start()
     if wait:
         thread.join()
+
+
+def finish() -> None:
+    """Waits for the threads of `flush`."""
+    for thread in tuple(_writers):
+        if thread.is_alive():
+            thread.join()
 
 
 def _do(actions: list[Callable[[], object]]) -> None:

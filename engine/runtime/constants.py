@@ -16,19 +16,19 @@ _SAMPLE = 256
 
 
 class ConstantStore:
-    """Buffers by content and storage.
-
-    Attributes:
-        nbytes: bytes that they take on the device.
-    """
+    """Buffers by content and storage."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
-        self.nbytes = 0
-        self._buffers: dict[tuple[str, Storage], Any] = {}
+        self._buffers: dict[tuple[str, Storage], tuple[Any, int]] = {}
         self._contents: dict[int, tuple[Array, str]] = {}
         self._alike: dict[tuple[Any, ...], list[Array]] = {}
         self._names: dict[int, tuple[Array, str]] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that they take on the device."""
+        return sum(nbytes for _, nbytes in self._buffers.values())
 
     def buffer(
         self,
@@ -49,9 +49,8 @@ class ConstantStore:
             assert isinstance(nbytes, int)
             buffer = self.device.buffer("constant", nbytes)
             self.device.write(buffer, words)
-            self._buffers[key] = buffer
-            self.nbytes += nbytes
-        return self._buffers[key]
+            self._buffers[key] = buffer, nbytes
+        return self._buffers[key][0]
 
     def names(self, names: Iterable[tuple[Array, str]]) -> None:
         """Says what tells the contents of arrays apart, so that they need not be read for that."""
@@ -67,11 +66,12 @@ class ConstantStore:
             same = (a for a in alike if np.array_equal(_bytes(a), content))
             first = next(same, None)
             if first is None:
-                alike.append(array)
                 known = array, f"array {len(self._contents)}"
             else:
                 known = array, self._contents[id(first)][1]
-            self._contents[id(array)] = known
+            self._contents[id(array)] = known  # before others may find it among those alike
+            if first is None:
+                alike.append(array)
         return known[1]
 
 

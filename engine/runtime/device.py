@@ -22,6 +22,7 @@ from engine.errors import DeviceError, ShaderError
 from engine.ir import Array
 from engine.records import dataclass
 from engine.runtime import native
+from engine.runtime.interrupts import is_interrupt
 from engine.runtime.targets import MAPPABLE, WGPU_FEATURES, resolve
 from engine.shader import Kernel
 from engine.target import Target
@@ -148,7 +149,7 @@ class Device:
 
     def __init__(self, info: AdapterInfo, target: Target) -> None:
         self.info = info
-        self.calls = native.calls()
+        self.calls = self._own_calls = native.calls()
         self.target = target
         self.lost = False
         self.lock = threading.RLock()
@@ -184,6 +185,8 @@ class Device:
         except wgpu.GPUOutOfMemoryError as error:
             raise DeviceError(f"the memory of {self.info.title} is full: {what}") from error
         except (wgpu.GPUError, RuntimeError) as error:
+            if is_interrupt(error):
+                raise
             self.lost = self.lost or _says_lost(error)
             state = "was lost" if self.lost else "refused"
             raise DeviceError(f"{self.info.title} {state}: {what}: {error}") from error
@@ -191,11 +194,11 @@ class Device:
     @contextmanager
     def made_by(self, calls: native.Calls | None) -> Iterator[None]:
         """Others make the steps of calls in the block, if given; the caller holds the lock."""
-        before, self.calls = self.calls, calls or self.calls
+        self.calls = calls or self._own_calls
         try:
             yield
         finally:
-            self.calls = before
+            self.calls = self._own_calls
 
     def close(self) -> None:
         """Destroys the device; every later use raises DeviceError."""
@@ -378,8 +381,9 @@ class Device:
         if self._repeats is None:
             blocks = np.zeros((MAX_REPEATS, REPEAT_NBYTES // 4), np.uint32)
             blocks[:, 0] = np.arange(MAX_REPEATS)
-            self._repeats = self.buffer("repeat indices", blocks.nbytes, UNIFORM)
-            self.write(self._repeats, blocks)
+            made = self.buffer("repeat indices", blocks.nbytes, UNIFORM)
+            self.write(made, blocks)
+            self._repeats = made
         return self._repeats
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import ExitStack
+from contextvars import copy_context
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,11 +28,14 @@ from engine.runtime.control import run_control_flow
 from engine.runtime.device import Device
 from engine.runtime.host import HostNode, described, last_reads, numpy_threads
 from engine.runtime.indices import index_reads
+from engine.runtime.interrupts import is_interrupt
 from engine.runtime.probe import Observed, Probe
 from engine.runtime.recorder import Recorder
 from engine.runtime.recording import Kind, Recording
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue, int_of
+
+log = logging.getLogger(__name__)
 
 RunBody = Callable[[Graph, Mapping[str, Any], Callable[[str], Any], Mapping[str, int]], list[Any]]
 """Runs a body: graph, its inputs, how to get a capture, the sizes bound around it."""
@@ -78,7 +83,9 @@ class Executor:
         self.device = device
         self.run_body = run_body
         self.binder = Binder(plan)
-        self.recorder = Recorder(plan, self.binder, device, constants, self._note)
+        self._store = constants
+        self.recorder = self._new_recorder()
+        self._running = False
         self._steps = _run_steps(plan)
         on_host = [s.nodes for s in self._steps if isinstance(s, _OnHost)]
         self._on_host = {node.key: "cpu" for nodes in on_host for node in nodes}
@@ -115,6 +122,10 @@ class Executor:
         Raises: EngineError of the kinds that the class docstrings of `engine.errors` describe.
         """
         start = time.perf_counter()
+        if self._running and self.device is not None:
+            log.info("a call was cut short: the next one gets buffers and commands of its own")
+            self.recorder = self._new_recorder()
+        self._running = True
         host = {n: v for n, v in feeds.items() if not isinstance(v, DeviceValue)}
         context = ExecutionContext(host, {}, dict(binding), CallTimes())
         context.recording, context.probe = recording, probe
@@ -126,6 +137,24 @@ class Executor:
             }
             context.on_device = frozenset(on_device)
         self._bind(context, 0)
+        # what NumPy ignores is part of the context, which ends however the steps do
+        copy_context().run(self._run_all, context)
+        self.places = self.places | self._on_host if self.places else self._on_host
+        results = {n: self._result(context, n, n in on_device) for n in outputs}
+        _disown(results, self._constants, feeds.values())
+        self._running = False
+        context.times.total = time.perf_counter() - start
+        return results, context.times
+
+    def _new_recorder(self) -> Recorder:
+        """The GPU side, as before the first call.
+
+        What raised in a call, a signal's handler as well, may have come between any two steps: a
+        buffer may be mapped, or written and not noted. Such a recorder is not used again.
+        """
+        return Recorder(self.plan, self.binder, self.device, self._store, self._note)
+
+    def _run_all(self, context: ExecutionContext) -> None:
         with np.errstate(all="ignore"), self._threads:
             for step in self._steps:
                 if isinstance(step, _OnHost):
@@ -134,11 +163,6 @@ class Executor:
                     self.recorder.encode(context, step.number)
                 else:
                     self._step(context, step)
-        self.places = self.places | self._on_host if self.places else self._on_host
-        results = {n: self._result(context, n, n in on_device) for n in outputs}
-        _disown(results, self._constants, feeds.values())
-        context.times.total = time.perf_counter() - start
-        return results, context.times
 
     def _note(self, places: Mapping[str, str]) -> None:
         self.places = {**places, **(self.places or {})}
@@ -310,6 +334,8 @@ class Executor:
         except EngineError:
             raise
         except Exception as error:
+            if is_interrupt(error):
+                raise
             raise node.failure(inputs, error) from error
         for name in node.drops:
             host.pop(name, None)

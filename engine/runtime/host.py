@@ -13,6 +13,7 @@ from engine import schedule as tasks
 from engine.errors import EngineError
 from engine.ir import Array, Node, is_control_flow
 from engine.plan import Plan
+from engine.runtime.interrupts import is_interrupt
 
 if TYPE_CHECKING:
     from cpu_fallback import registry
@@ -120,6 +121,8 @@ class HostNode:
         except EngineError:
             raise
         except Exception as error:
+            if is_interrupt(error):
+                raise
             raise self.failure(inputs, error) from error
         for index, name in self.outputs:
             host[name] = outputs[index]

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from cffi import CDefError, FFIError
@@ -188,6 +188,21 @@ class PythonCalls:
             buffer.unmap()
 
 
+class _Answer(NamedTuple):
+    """How mapping a buffer ends: `kept.args` is what the library calls back with, () before.
+
+    The callback is `__init__` of an exception, which keeps its arguments, as it is C code. In a
+    function in Python a signal's handler might run; what that raises is dropped in a callback, and
+    so would be the answer.
+    """
+
+    kept: Any
+    callback: Any
+
+
+_answers: list[_Answer] = []
+
+
 class NativeCalls:
     """`Calls` through wgpu's C library.
 
@@ -212,22 +227,11 @@ class NativeCalls:
         self._modes = (int(lib.WGPUMapMode_Read), int(lib.WGPUMapMode_Write))
         self._success = lib.WGPUMapAsyncStatus_Success
         self._mode = lib.WGPUCallbackMode_AllowProcessEvents
-        self._terminated = int(lib.WGPU_STRLEN)
         self._map_info = ffi.typeof("WGPUBufferMapCallbackInfo *")
-        self._answer = ffi.callback(_ANSWER, self._answered)
+        self._idle: list[_Answer] = []
         self._offsets: Callable[[int], Any] = functools.cache(
             lambda offset: ffi.new("uint32_t []", [offset])
         )
-
-    def _answered(self, status: int, message: Any, handle: Any, _: Any) -> None:
-        """Notes how mapping a buffer ended, in the list that the handle stands for."""
-        ffi = self._ffi
-        text = b""
-        if message.data and message.length == self._terminated:
-            text = ffi.string(message.data)
-        elif message.data:
-            text = ffi.unpack(message.data, message.length)
-        ffi.from_handle(handle).append((status, text.decode(errors="replace")))
 
     def command(
         self, pipeline: Any, group: Any, grid: tuple[int, int, int], offset: int | None
@@ -261,31 +265,43 @@ class NativeCalls:
 
     @contextmanager
     def mapped(self, device: Any, buffer: Any, nbytes: int, write: bool = False) -> Iterator[Array]:
-        ffi = self._ffi
-        answers: list[tuple[int, str]] = []
-        handle = ffi.new_handle(answers)
-        info = ffi.new(
-            self._map_info, {"mode": self._mode, "callback": self._answer, "userdata1": handle}
-        )
-        self._map(buffer._internal, self._modes[write], 0, nbytes, info[0])
-        idle = 0
-        while not answers:
-            # another thread that polls may be about to deliver the answer
-            if self._poll(device._internal, 1, self._null) and not answers:
-                time.sleep(0.001)
-                idle += 1
-            if idle > MAX_IDLE_POLLS:
-                raise RuntimeError("the device does not answer: a buffer is never mapped")
-        status, text = answers[0]
-        if status != self._success:
-            raise RuntimeError(f"a buffer cannot be mapped: {text}")
+        ffi, internal = self._ffi, buffer._internal
+        answer = self._idle.pop() if self._idle else self._new_answer()
+        answer.kept.args = ()
+        info = ffi.new(self._map_info, {"mode": self._mode, "callback": answer.callback})
         try:
-            memory = (self._writable if write else self._range)(buffer._internal, 0, nbytes)
+            self._map(internal, self._modes[write], 0, nbytes, info[0])
+            self._wait(device, answer)
+            if answer.kept.args[0] != self._success:
+                buffer.map_sync("WRITE" if write else "READ", 0, nbytes)  # says why
+                raise RuntimeError("a buffer cannot be mapped")
+            memory = (self._writable if write else self._range)(internal, 0, nbytes)
             if memory == self._null:
                 raise RuntimeError(f"{nbytes} bytes of a mapped buffer cannot be reached")
             yield np.frombuffer(ffi.buffer(memory, nbytes), np.uint8)
         finally:
-            self._unmap(buffer._internal)
+            if answer.kept.args[:1] in ((), (self._success,)):
+                self._unmap(internal)
+            if answer.kept.args:
+                self._idle.append(answer)
+
+    def _wait(self, device: Any, answer: _Answer) -> None:
+        """Until a mapping was answered."""
+        idle = 0
+        while not answer.kept.args:
+            # another thread that polls may be about to deliver the answer
+            if self._poll(device._internal, 1, self._null) and not answer.kept.args:
+                time.sleep(0.001)
+                idle += 1
+            if idle > MAX_IDLE_POLLS:
+                raise RuntimeError("the device does not answer: a buffer is never mapped")
+
+    def _new_answer(self) -> _Answer:
+        """One that no mapping uses. It is never freed, as nobody may wait for its last mapping."""
+        kept: Any = Exception()
+        made = _Answer(kept, self._ffi.callback(_ANSWER, kept.__init__))
+        _answers.append(made)
+        return made
 
 
 class HollowCalls:

@@ -85,6 +85,8 @@ class Recording:
         self._kernels.clear()
         self._queries = None
         self.path, self.clock_used = (), ""
+        if self.end_ns < self.start_ns:  # cut short
+            self._host = None
         self.start_ns = time.perf_counter_ns()
 
     def finish(self) -> None:

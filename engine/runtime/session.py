@@ -220,7 +220,7 @@ class InferenceSession:
                 f"outputs {kept} cannot stay on a device: this session runs on the CPU, "
                 + ("as device='cpu' asks" if self._options.device == "cpu" else "there is no GPU")
             )
-        with self._locked():
+        with self._lock, self._ready():
             feeds = self._check_feeds(input_feed)
             if self._require_gpu:
                 check_all_gpu(self._runner.plan(feeds).partition)
@@ -269,19 +269,21 @@ class InferenceSession:
         finally:
             self._hollow = before
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        """The session's device, for one call at a time; a lost one is replaced."""
-        with self._lock:
-            if self._closed:
-                raise EngineError("the session is closed")
-            for file in self._model.files if self._model is not None else ():
-                file.check()
-            if self._device is not None and self._device.lost:
-                self._device = self._open_device()
-                self._runner = self._make_runner()
-            with self._device.lock if self._device is not None else self._lock:
-                yield
+    def _ready(self) -> threading.RLock:
+        """What a call holds besides `_lock`, for one at a time on a device; a lost one is replaced.
+
+        Both are entered by `with` themselves: a generator would keep them for as long as the
+        traceback of an interrupt is kept.
+        """
+        if self._closed:
+            raise EngineError("the session is closed")
+        for file in self._model.files if self._model is not None else ():
+            file.check()
+        if self._device is not None and self._device.lost:
+            self._device = self._open_device()
+        if self._device is not self._runner.device:
+            self._runner = self._make_runner()
+        return self._device.lock if self._device is not None else self._lock
 
     @contextmanager
     def probed(self, probe: Probe) -> Iterator[None]:
@@ -322,7 +324,7 @@ class InferenceSession:
 
         Raises: as `run`.
         """
-        with self._locked():
+        with self._lock, self._ready():
             if input_feed is None and self._runner.prepared:
                 return self._runner.prepared[0].plan
             if input_feed is None:

@@ -84,10 +84,14 @@ def _start(request: Path, environment: Mapping[str, str], kind: str) -> Start:
             command, stdout=subprocess.PIPE, stderr=log, text=True, env=dict(environment)
         )
         with process:
-            assert process.stdout is not None
-            first = process.stdout.readline()
-            total_ms = (time.perf_counter() - begin) * 1e3
-            rest = process.stdout.read()
+            try:
+                assert process.stdout is not None
+                first = process.stdout.readline()
+                total_ms = (time.perf_counter() - begin) * 1e3
+                rest = process.stdout.read()
+            except BaseException:
+                process.kill()
+                raise
         log.seek(0)
         said = log.read().strip().splitlines()
     if process.returncode or not rest:
