@@ -10,11 +10,12 @@ import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from difflib import get_close_matches
 from importlib import import_module
 from typing import NoReturn
 
 from engine.commands import COMMANDS
-from engine.errors import DeviceError, EngineError, NotOnGpuError, UnsupportedOpError
+from engine.errors import DeviceError, EngineError, NotOnGpuError, UnsupportedOpError, UsageError
 from engine.version import VERSION
 
 FOUND, FAILED, INTERRUPTED = 1, 2, 130
@@ -35,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _print_anything()
         parser = _parser()
-        arguments = parser.parse_args(argv)
+        arguments, unknown = parser.parse_known_args(argv)
+        if unknown:
+            _refuse(unknown, getattr(arguments, "parser", parser))
         if not hasattr(arguments, "execute"):
             parser.print_help()
             return FAILED
@@ -49,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FAILED
     except (EngineError, OSError) as error:
         text = f"error: {_words(error)}"
-        others = (UnsupportedOpError, DeviceError, OSError)
+        others = (UnsupportedOpError, DeviceError, UsageError, OSError)
         if hasattr(arguments, "hint") and not isinstance(error, others):
             text += arguments.hint(str(error))
         print(text, file=sys.stderr)
@@ -91,6 +94,16 @@ def _print_anything() -> None:
             stream.reconfigure(errors="onnx-wgpu")
 
 
+def _refuse(unknown: Sequence[str], parser: argparse.ArgumentParser) -> NoReturn:
+    """Ends with the usage of a command, and what words that it does not know may have meant."""
+    options = [text for action in parser._actions for text in action.option_strings]
+    names = (word.partition("=")[0] for word in unknown)
+    meant = [get_close_matches(n, options, 1) for n in names if n.startswith("-")]
+    asked = ", ".join(dict.fromkeys(near for found in meant for near in found))
+    hint = f"; did you mean {asked}?" if asked else ""
+    parser.error(f"unrecognized arguments: {' '.join(unknown)}{hint}")
+
+
 def _words(error: Exception) -> str:
     """What an error says; of files that can't be read or written without the number."""
     if isinstance(error, OSError) and error.filename is not None:
@@ -112,5 +125,5 @@ def _parser() -> argparse.ArgumentParser:
         command = import_module(f"engine.commands.{name}")
         added = commands.add_parser(name, help=command.HELP)
         command.configure(added)
-        added.set_defaults(execute=command.execute)
+        added.set_defaults(execute=command.execute, parser=added)
     return parser

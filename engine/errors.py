@@ -8,6 +8,10 @@ class EngineError(Exception):
     """Base of all errors raised by the engine."""
 
 
+class UsageError(EngineError):
+    """What a command was asked for can't be done here, whatever the model and its inputs are."""
+
+
 class ModelError(EngineError):
     """The model file is malformed, or breaks the ONNX specification."""
 

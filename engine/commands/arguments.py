@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from engine.errors import EngineError
+from engine.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
-    from engine.ir import Array
     from engine.runtime.session import InferenceSession
 
 
@@ -26,14 +25,16 @@ def input_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=FILE.npy",
-        help="an input; NAME=random (the default for all) draws one, seeded",
+        help="an input, strings as a `<U` array; NAME=random (the default for all) draws one, "
+        "seeded",
     )
     parser.add_argument(
         "--dim",
         action="append",
         default=[],
         metavar="NAME=SIZE",
-        help="a symbolic size; by default 1 for the first of an input, 64 for others",
+        help="a symbolic size of inputs that are drawn; by default that of a file that is given, "
+        "else 1 for the first of an input, 64 for others",
     )
     parser.add_argument("--adapter", help="index or part of the name; see `devices`")
     parser.add_argument(
@@ -49,10 +50,16 @@ def input_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def model_arguments(parser: argparse.ArgumentParser) -> None:
+def model_arguments(parser: argparse.ArgumentParser, device: str = "auto") -> None:
     """`input_arguments`, and the device that the nodes run on."""
     input_arguments(parser)
-    parser.add_argument("--device", choices=("auto", "gpu", "cpu"), default="auto")
+    parser.add_argument(
+        "--device",
+        choices=("auto", "gpu", "cpu"),
+        default=device,
+        help="where nodes run: auto, where they are predicted to be faster; gpu, on the GPU "
+        "wherever they can; cpu, in NumPy (default: %(default)s)",
+    )
 
 
 def count(text: str) -> int:
@@ -70,7 +77,7 @@ def check_output(option: str, path: Path | None, folder: bool = False) -> None:
         path: a file, for which its folder and, for a .png, Pillow must be there; None: no output.
         folder: whether it is a folder instead, which may have to be made.
 
-    Raises: EngineError if it can't.
+    Raises: UsageError if it can't.
     """
     if path is None:
         return
@@ -89,7 +96,7 @@ def check_output(option: str, path: Path | None, folder: bool = False) -> None:
     elif path.suffix == ".png" and find_spec("PIL") is None:
         problem = "a .png needs Pillow: `pip install Pillow`, or write an .svg"
     if problem:
-        raise EngineError(f"{option} {path}: {problem}")
+        raise UsageError(f"{option} {path}: {problem}")
 
 
 @contextmanager
@@ -124,15 +131,44 @@ def make_session(arguments: argparse.Namespace) -> InferenceSession:
     )
 
 
-def make_feeds(session: InferenceSession, arguments: argparse.Namespace) -> dict[str, Array]:
-    """The inputs as `input_arguments` ask for; an error of a later step names what was drawn."""
-    from engine.tools.inputs import guess_dims, guess_hint, make_inputs, parse_pairs
+def make_feeds(
+    session: InferenceSession, arguments: argparse.Namespace, values: bool = True
+) -> dict[str, Any]:
+    """The inputs as `input_arguments` ask for; an error of a later step names what was drawn.
+
+    Without `values` only shapes and types count, so that none has to be given.
+    """
+    from engine.tools.inputs import guess_dims, make_inputs, parse_pairs, sizes_of
 
     given = parse_pairs(arguments.input, "--input")
     dims = parse_pairs(arguments.dim, "--dim")
-    feeds = make_inputs(session, given, dims)
+    feeds = make_inputs(session, given, dims, values=values)
+    args = session.get_inputs()
     drawn = {n: a for n, a in feeds.items() if given.get(n, "random") == "random"}
-    sizes = guess_dims(a for a in session.get_inputs() if a.name in drawn)
-    guessed = {n: size for n, size in sizes.items() if n not in dims}
-    arguments.hint = partial(guess_hint, drawn, guessed)
+    known = sizes_of(args, {n: a for n, a in feeds.items() if n not in drawn})
+    sizes = guess_dims(a for a in args if a.name in drawn)
+    guessed = {n: size for n, size in sizes.items() if n not in dims and n not in known}
+    arguments.hint = partial(_hint, arguments, given, dims, drawn, guessed)
     return feeds
+
+
+def _hint(
+    arguments: argparse.Namespace,
+    given: Mapping[str, str],
+    dims: Mapping[str, str],
+    drawn: Mapping[str, Any],
+    guessed: Mapping[str, int],
+    message: str,
+) -> str:
+    """What to give instead of what was drawn and guessed; "" where an error is as with others."""
+    from engine.runtime.session import InferenceSession
+    from engine.tools.inputs import guess_hint, make_inputs
+
+    others = {**dims, **{name: str(size + 1) for name, size in guessed.items()}}
+    try:
+        with InferenceSession(arguments.model, device="cpu", disable=arguments.disable) as session:
+            session.plan(make_inputs(session, given, others, seed=1, values=False))
+    except EngineError as error:
+        if str(error) == message:
+            return ""
+    return guess_hint(drawn, guessed, message)

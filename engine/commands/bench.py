@@ -21,7 +21,12 @@ HELP = "CPU against GPU latency"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments."""
     input_arguments(parser)
-    parser.add_argument("--repeats", type=count, default=10, help="warm calls of each")
+    parser.add_argument(
+        "--repeats",
+        type=count,
+        default=10,
+        help="warm calls of each (%(default)s)",
+    )
     parser.add_argument(
         "--no-cold", action="store_true", help="start no new processes: no cold start, no memory"
     )

@@ -14,15 +14,14 @@ from engine.commands.arguments import (
     make_session,
     model_arguments,
 )
-from engine.errors import EngineError
+from engine.errors import UsageError
 
 HELP = "the GPU against the CPU, node by node: what differs first, and why"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments."""
-    model_arguments(parser)
-    parser.set_defaults(device="gpu")
+    model_arguments(parser, device="gpu")
     parser.add_argument(
         "--against",
         choices=("cpu", "onnxruntime", "reference"),
@@ -46,7 +45,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="where the node that is wrong is written, with its inputs (default: MODEL.wrong)",
     )
     parser.add_argument(
-        "--memory", type=count, default=256, metavar="MIB", help="values held at a time"
+        "--memory",
+        type=count,
+        default=256,
+        metavar="MIB",
+        help="values held at a time (%(default)s)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
@@ -65,7 +68,7 @@ def tolerance(text: str) -> float:
 def execute(arguments: argparse.Namespace) -> int:
     """Compares and prints what was found; the status is 1 if anything was.
 
-    Raises: EngineError if nothing ran on the GPU, unless that was asked for.
+    Raises: UsageError if nothing ran on the GPU, unless that was asked for.
     """
     from engine.tools.compare import compare, find_nan
     from engine.tools.compare.report import NOTHING_RAN, onset_text, to_json, to_text
@@ -106,7 +109,7 @@ def execute(arguments: argparse.Namespace) -> int:
     else:
         say(text, fold=False)
     if empty and not wrong:
-        raise EngineError(NOTHING_RAN)
+        raise UsageError(NOTHING_RAN)
     return int(wrong)
 
 
@@ -115,6 +118,8 @@ def _feeds(arguments: argparse.Namespace) -> dict[str, Any]:
     from engine.tools.compare.extract import load_inputs
 
     with make_session(arguments) as session:
+        if arguments.data and (arguments.input or arguments.dim):
+            raise UsageError("--data gives every input: leave --input and --dim out")
         if arguments.data:
             return load_inputs(arguments.data, session)
         return dict(make_feeds(session, arguments))

@@ -20,13 +20,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "engine",
     )
     parser.add_argument("--refresh", action="store_true", help="measure the profile anew")
-    parser.add_argument("--adapter", help="index or part of the name, for --profile")
+    parser.add_argument("--adapter", help="only this one: index or part of the name")
     parser.add_argument("--json", action="store_true", help="print the profile as JSON")
 
 
 def execute(arguments: argparse.Namespace) -> int:
     """Prints the adapters, or a profile; the status is 1 if there is no adapter."""
-    from engine.runtime.device import adapters
+    from engine.runtime.device import adapters, choose_adapter
     from engine.tools.console import devices_text, say
 
     if arguments.profile is None and (arguments.refresh or arguments.json):
@@ -44,7 +44,8 @@ def execute(arguments: argparse.Namespace) -> int:
         return 1
     if arguments.profile is not None:
         return _profile(arguments)
-    say(devices_text(found))
+    chosen = adapter(arguments)
+    say(devices_text(found if chosen is None else [choose_adapter(chosen)]))
     return 0
 
 

@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     model_arguments(parser)
     parser.add_argument(
         "--measure",
-        type=count,
+        type=calls,
         nargs="?",
         const=5,
         metavar="CALLS",
@@ -47,6 +47,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def calls(text: str) -> int:
+    """`count`, which says what to do about a model that stands where a number may."""
+    try:
+        return count(text)
+    except argparse.ArgumentTypeError as error:
+        raise argparse.ArgumentTypeError(f"{error}; write MODEL before --measure") from None
+
+
 def execute(arguments: argparse.Namespace) -> None:
     """Plans the model and prints or writes the report; then checks what `--require-gpu` demands."""
     from engine.partition import check_all_gpu
@@ -59,7 +67,7 @@ def execute(arguments: argparse.Namespace) -> None:
     with status("loading the model") as progress:
         session = make_session(arguments)
         progress("planning")
-        feeds = make_feeds(session, arguments)
+        feeds = make_feeds(session, arguments, values=arguments.measure is not None)
         measured = None
         if arguments.measure:
             from engine.tools.measure import measure

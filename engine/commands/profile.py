@@ -20,8 +20,19 @@ HELP = "time per kernel, node, operator and transfer, and what limits it"
 def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments."""
     model_arguments(parser)
-    parser.add_argument("--repeats", type=count, default=5, help="recorded calls")
-    parser.add_argument("--top", type=count, default=10, metavar="N", help="rows of each table")
+    parser.add_argument(
+        "--repeats",
+        type=count,
+        default=5,
+        help="recorded calls (%(default)s)",
+    )
+    parser.add_argument(
+        "--top",
+        type=count,
+        default=10,
+        metavar="N",
+        help="rows of each table (%(default)s)",
+    )
     parser.add_argument(
         "--clock",
         choices=("auto", "host"),

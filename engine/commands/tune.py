@@ -12,7 +12,7 @@ from engine.commands.arguments import (
     input_arguments,
     make_feeds,
 )
-from engine.errors import EngineError
+from engine.errors import UsageError
 
 HELP = "measure the kernels that a model may use, and keep the fastest for this adapter"
 
@@ -21,10 +21,25 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments."""
     input_arguments(parser)
     parser.add_argument(
-        "--budget", type=count, default=60, metavar="SECONDS", help="begin no style after these"
+        "--budget",
+        type=count,
+        default=60,
+        metavar="SECONDS",
+        help="begin no style after these (%(default)s)",
     )
-    parser.add_argument("--repeats", type=count, default=5, help="calls of each style")
-    parser.add_argument("--top", type=count, default=10, metavar="N", help="rows of the table")
+    parser.add_argument(
+        "--repeats",
+        type=count,
+        default=5,
+        help="calls of each style (%(default)s)",
+    )
+    parser.add_argument(
+        "--top",
+        type=count,
+        default=10,
+        metavar="N",
+        help="rows of the table (%(default)s)",
+    )
     parser.add_argument("--dry-run", action="store_true", help="keep nothing")
     parser.add_argument(
         "--output",
@@ -49,7 +64,7 @@ def execute(arguments: argparse.Namespace) -> None:
     from engine.tools.tune_text import summary, table
 
     if arguments.name and not arguments.output:
-        raise EngineError("--for says what adapters the file of --output is for: give that too")
+        raise UsageError("--for says what adapters the file of --output is for: give that too")
     arguments.lost = "nothing is kept of what was measured; --budget bounds how long that takes"
     with status("tuning") as progress:
         device = open_device(adapter(arguments), arguments.target)
@@ -78,12 +93,12 @@ def execute(arguments: argparse.Namespace) -> None:
 
 
 def _check_kept(path: Path, arguments: argparse.Namespace) -> None:
-    """Raises: EngineError if what is found can't be kept in a file, which is written whole."""
+    """Raises: UsageError if what is found can't be kept in a file, which is written whole."""
     if arguments.output:
         check_output("--output", path)
         check_output("--output", path.parent, folder=True)
         return
     try:
         check_output("tuned kernels go to", path.parent, folder=True)
-    except EngineError as error:
-        raise EngineError(f"{error}; give --output FILE, or --dry-run to keep nothing") from None
+    except UsageError as error:
+        raise UsageError(f"{error}; give --output FILE, or --dry-run to keep nothing") from None

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
-from engine.errors import EngineError
+from engine.errors import EngineError, UsageError
 from engine.records import dataclass
 
 COLOURS = (
@@ -77,9 +77,9 @@ class Drawing:
         return "\n".join([*lines, "</svg>", ""])
 
     def image(self) -> Any:
-        """A Pillow image, twice as large. Raises: EngineError if Pillow is not installed."""
+        """A Pillow image, twice as large. Raises: UsageError if Pillow is not installed."""
         if find_spec("PIL") is None:
-            raise EngineError("a .png needs Pillow: `pip install Pillow`, or write an .svg")
+            raise UsageError("a .png needs Pillow: `pip install Pillow`, or write an .svg")
         scale = 2
         picture = import_module("PIL.Image").new(
             "RGB", (self.width * scale, self.height * scale), PAPER
@@ -100,7 +100,7 @@ class Drawing:
     def save(self, path: Path) -> None:
         """Writes an .svg or a .png.
 
-        Raises: EngineError for other endings, or for a .png without Pillow; OSError.
+        Raises: UsageError for a .png without Pillow; EngineError for other endings; OSError.
         """
         if path.suffix == ".svg":
             path.write_text(self.svg(), encoding="utf-8")

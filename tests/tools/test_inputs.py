@@ -61,17 +61,25 @@ def test_files_replace_random_numbers(tmp_path: Path) -> None:
 
 def test_pickled_and_absent_files_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "objects.npy", np.array([{"a": 1}], object), allow_pickle=True)
+    (tmp_path / "text.npy").write_text("1, 2, 3")
     with InferenceSession(MIXED, device="cpu") as session:
         for name in ("objects.npy", "absent.npy"):
             with pytest.raises(InputError, match=f"'image': cannot read .*{name}"):
                 make_inputs(session, {"image": str(tmp_path / name)}, {})
+        for name, why in (("objects", "strings are saved as a `<U` array"), ("text", "numpy.save")):
+            with pytest.raises(InputError, match=why) as caught:
+                make_inputs(session, {"image": str(tmp_path / f"{name}.npy")}, {})
+            assert "allow_pickle" not in str(caught.value)
 
 
 def test_files_without_one_array_are_refused(tmp_path: Path) -> None:
     (tmp_path / "empty.npy").write_bytes(b"")
     np.savez(tmp_path / "several.npz", a=np.ones(2), b=np.ones(2))
     with InferenceSession(MIXED, device="cpu") as session:
-        for name, why in (("empty.npy", "cannot read"), ("several.npz", "several arrays")):
+        for name, why in (
+            ("empty.npy", "numpy.save did not write it"),
+            ("several.npz", "several arrays"),
+        ):
             with pytest.raises(InputError, match=f"'image': .*{why}"):
                 make_inputs(session, {"image": str(tmp_path / name)}, {})
 
@@ -94,8 +102,34 @@ def test_strings_and_sequences_must_be_given() -> None:
                 make_inputs(session, {}, {})
     text = parse("g (string[n] words) => (string[n] y) { y = Identity(words) }")
     with InferenceSession(text, device="cpu") as session:
-        with pytest.raises(InputError, match=r"'words' is a tensor\(string\): give it with"):
+        with pytest.raises(InputError, match="not drawn: give it as --input words=FILE"):
             make_inputs(session, {}, {})
+
+
+def test_where_only_shapes_count_something_stands_for_what_is_not_drawn() -> None:
+    text = parse(
+        "g (string[n,2] a, seq(float[n]) b, optional(float[n]) c) => (string[n,2] y)"
+        "{ y = Identity(a) }"
+    )
+    with InferenceSession(text, device="cpu") as session:
+        feeds = make_inputs(session, {}, {"n": "3"}, values=False)
+        assert feeds["a"].shape == (3, 2) and feeds["a"].dtype.kind == "U"
+        assert feeds["b"] == [] and feeds["c"] is None
+        assert session.explain(feeds).binding["n"] == 3
+    assert describe(feeds) == "a <U1[3, 2], b, c"
+
+
+def test_sizes_are_those_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    np.save(tmp_path / "image.npy", np.zeros((2, 3, 5, 7), np.float32))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    given = {"image": "~/image.npy"}
+    with InferenceSession(MIXED, device="cpu") as session:
+        feeds = make_inputs(session, given, {"t": "4", "h": "5"})
+        assert feeds["image"].shape == (2, 3, 5, 7) and feeds["ids"].shape == (2, 4)
+        message = "--dim n=3, but n is 2 in ~/image.npy, the input 'image'"
+        with pytest.raises(InputError, match=message):
+            make_inputs(session, given, {"n": "3"})
 
 
 def test_pairs() -> None:
@@ -103,6 +137,8 @@ def test_pairs() -> None:
     for item in ("a", "=1", "a="):
         with pytest.raises(InputError, match="--dim must look like NAME=VALUE"):
             parse_pairs([item], "--dim")
+    with pytest.raises(InputError, match="--dim a is given twice, as 1 and as 2"):
+        parse_pairs(["a=1", "b=1", "a=2"], "--dim")
 
 
 @pytest.mark.parametrize("size", ["-1", "99999999999999", str(1 << 70), "abc"])

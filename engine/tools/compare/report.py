@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from engine.explain.sizes import count_text
 from engine.json_text import dumps
 from engine.tools.compare import Comparison, Onset
 from engine.tools.compare.finding import KINDS, Finding
@@ -76,7 +75,7 @@ def onset_text(found: Onset) -> str:
     if len(found.given) > MAX_SHOWN:
         lines.append(f"... and {len(found.given) - MAX_SHOWN} more constants or inputs")
     if found.passed_on:
-        lines.append(f"  {count_text(found.passed_on, 'kernel or node')} passed on what they read")
+        lines.append(f"  {found.passed_on} of the kernels and nodes pass on what they read")
     if found.finding is not None:
         return "\n".join([*lines, *finding_lines(found.finding)])
     lines += [f"  {held.text}" for held in found.outputs[:MAX_SHOWN]]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import onnx
 
-from engine.errors import EngineError
+from engine.errors import EngineError, UsageError
 from engine.ir import Array
 from engine.passes import PIPELINE
 from engine.records import dataclass
@@ -198,9 +198,9 @@ class Reference:
         try:
             runtime = import_module("onnxruntime")
         except ImportError as error:
-            raise EngineError(f"onnxruntime is not installed: {error}") from None
+            raise UsageError(f"onnxruntime is not installed: {error}") from None
         if proto.ByteSize() >= MAX_PROTO_NBYTES:
-            raise EngineError("a model over 2 GiB can only be compared against cpu")
+            raise UsageError("a model over 2 GiB can only be compared against cpu")
         options = runtime.SessionOptions()
         options.log_severity_level = 4
         options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_DISABLE_ALL
