@@ -7,16 +7,20 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 import engine
-from engine.cli import main
+from engine.cli import INTERRUPTED, main
 from engine.json_text import dumps
 from engine.rates import DeviceProfile
 from engine.runtime import device as device_module
+from engine.runtime.executor import Executor
+from engine.runtime.runner import Runner
 from engine.tools import console as console_module
 from tests.runtime.models import AFFINE, parse
 from tests.test_profiles import dense
@@ -393,3 +397,86 @@ def test_json_has_no_words_for_what_is_not_finite() -> None:
     content = {"a": [1.5, float("nan")], "b": (float("inf"), {"c": -float("inf")}), "d": True}
     found = json.loads(dumps(content), parse_constant=pytest.fail)
     assert found == {"a": [1.5, "NaN"], "b": ["Infinity", {"c": "-Infinity"}], "d": True}
+
+
+IN_A_CALL, IN_A_FILE = "in a call", "while a file is written"
+
+
+@pytest.mark.parametrize(
+    ("words", "moment"),
+    [
+        (["run", "--save", "OUT"], IN_A_CALL),
+        (["run", "--save", "OUT"], IN_A_FILE),
+        (["bench", "--json", "OUT/a.json", "--no-cold", "--no-peer"], IN_A_CALL),
+        (["bench", "--json", "OUT/a.json", "--no-cold", "--no-peer"], IN_A_FILE),
+        (["explain", "--html", "OUT/a.html"], IN_A_CALL),
+        (["explain", "--html", "OUT/a.html"], IN_A_FILE),
+        (["profile", "--device", "cpu", "--trace", "OUT/a.json"], IN_A_CALL),
+        (["profile", "--device", "cpu", "--trace", "OUT/a.json"], IN_A_FILE),
+        (["compare", "--output", "OUT"], IN_A_CALL),
+    ],
+)
+def test_an_interrupt_ends_in_a_line_and_leaves_no_half_file(
+    words: list[str],
+    moment: str,
+    model: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+
+    def stop(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    def half(path: Path, *args: object, **options: object) -> None:
+        with open(path, "wb") as file:
+            file.write(b"half")
+        raise KeyboardInterrupt
+
+    if moment == IN_A_CALL:
+        monkeypatch.setattr(Executor, "run", stop)
+        monkeypatch.setattr(Runner, "plan", stop)
+    else:
+        monkeypatch.setattr(Path, "write_text", half)
+        monkeypatch.setattr(np, "save", half)
+    command, *rest = (word.replace("OUT", str(out)) for word in words)
+    assert main([command, model, *rest]) == INTERRUPTED == 130
+    assert capsys.readouterr().err.splitlines() == ["interrupted"]
+    assert list(out.iterdir()) == []
+
+
+def test_tune_says_that_nothing_is_kept(
+    model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("engine.runtime.device.open_device", stop)
+    assert main(["tune", model]) == INTERRUPTED
+    assert capsys.readouterr().err.startswith("interrupted: nothing is kept")
+
+
+def test_a_process_that_starts_others_takes_them_along(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new process that bench times is ended where bench is."""
+    from engine.tools import bench_start
+
+    made: list[subprocess.Popen[str]] = []
+    started = subprocess.Popen
+
+    class Stopped(started):  # type: ignore[type-arg, misc, valid-type]
+        def __init__(self, command: list[str], **options: Any) -> None:
+            super().__init__([sys.executable, "-c", "import time; time.sleep(60)"], **options)
+            made.append(self)
+            self.stdout = SimpleNamespace(readline=self.interrupted, close=self.stdout.close)
+
+        def interrupted(self) -> str:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench_start.subprocess, "Popen", Stopped)
+    with pytest.raises(KeyboardInterrupt):
+        bench_start.starts("cpu", "a.onnx", {}, {})
+    assert len(made) == 1 and made[0].wait(30)
