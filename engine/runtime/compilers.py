@@ -41,6 +41,8 @@ TRIED_S = 0.04
 SWITCH_S = 0.0005
 """How long Python may keep others from running meanwhile: for each call of wgpu a compiler waits
 for the interpreter, 20 times a kernel, and the default is 5 ms."""
+AWAITED_S = 1.0
+"""How long a thread waits for one more kernel; later ones start another thread."""
 UNCACHED = ("MESA_SHADER_CACHE_DISABLE", "MESA_GLSL_CACHE_DISABLE")
 """Environment variables by which Mesa's cache is turned off."""
 
@@ -101,9 +103,9 @@ class Compilers:
             self._tried.clear()
             self._slow = False
         number = next(n for n in itertools.count() if n not in self._working)
-        self._working.add(number)
         name = f"onnx-wgpu compiler {number}"
         threading.Thread(target=self._work, args=(number,), name=name).start()
+        self._working.add(number)  # not before: an interrupt would leave one that never works
 
     def _work(self, number: int) -> None:
         """Compiles kernels until there are none; thread 0 on the device itself."""
@@ -125,11 +127,12 @@ class Compilers:
         with self._changed:
             self._idle += 1
             while not self._waiting and self._awaited:
-                self._changed.wait()
+                if not self._changed.wait(AWAITED_S):  # an interrupt may have cut the block short
+                    break
             self._idle -= 1
             if self._waiting:
                 return heapq.heappop(self._waiting)
-            self._working.remove(number)
+            self._working.discard(number)
             return None
 
     def _dispatch(self, bench: _Bench | None, pipeline: Pipeline) -> _Bench | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from engine.bind import MAX_REPEATS
 from engine.errors import DeviceError, EngineError
-from engine.runtime import cache, interrupts, native
+from engine.runtime import cache, compilers, interrupts, native
 from engine.runtime import device as device_module
 from engine.runtime.device import Device
 from engine.runtime.session import InferenceSession
@@ -375,3 +376,27 @@ def test_an_operators_error_stays_one(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     with pytest.raises(EngineError, match="failed on"):
         session.run(None, FEEDS)
+
+
+@pytest.mark.gpu
+def test_threads_that_compile_end_though_nobody_says_that_no_kernel_follows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device_module, "_open", {})
+    monkeypatch.setattr(compilers, "AWAITED_S", 0.05)
+    session = InferenceSession(parse(AFFINE), device="gpu")
+    device = session._device
+    assert device is not None
+    device._compilers.awaiting().__enter__()  # and no end of the block
+    with monkeypatch.context() as patch:
+        stopping(patch, threading.Thread, "start", False, Stop)
+        with pytest.raises(Stop):
+            session.run(None, FEEDS)
+    assert device._compilers._working == set()
+    want = InferenceSession(parse(AFFINE), device="cpu").run(None, FEEDS)
+    for a, b in zip(session.run(None, FEEDS), want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+    for thread in threading.enumerate():
+        if thread.name.startswith("onnx-wgpu compiler"):
+            thread.join(30)
+            assert not thread.is_alive()
