@@ -345,7 +345,9 @@ def test_every_field_of_the_json_is_documented() -> None:
     text = (Path(__file__).parent.parent / "docs" / "explain.md").read_text(encoding="utf-8")
     table = dict(re.findall(r"^\| (`.*?) \| (.*) \|$", text, re.MULTILINE))
     rows = {name: row for names, row in table.items() for name in re.findall(r"`(\w+)`", names)}
-    content = json.loads(report(text=BETWEEN, measured=Measured(1, "host", 1.0, {}, {})).to_json())
+    content = json.loads(
+        report(text=BETWEEN, measured=Measured(1, "host", 1.0, {}, {})).to_json(True)
+    )
     assert rows.keys() == content.keys()
     inside = {
         name: content[name] for name in ("summary", "measured") if isinstance(content[name], dict)

@@ -355,7 +355,10 @@ class Executor:
 
     def _result(self, context: ExecutionContext, name: str, keep: bool) -> Any:
         if not keep:
-            return self._host(context, name)
+            value = self._host(context, name)
+            if isinstance(value, np.ndarray) and not value.flags.c_contiguous:
+                return np.ascontiguousarray(value)  # as callers expect who read its memory
+            return value
         tensor = self.plan.graph.tensor(name)
         root = self.plan.root(name)
         if tensor is None:

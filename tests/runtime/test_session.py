@@ -219,6 +219,18 @@ def test_an_unknown_operator_says_what_can_be_done(node: str, words: str) -> Non
         engine.InferenceSession(model, device="cpu")
 
 
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("node", ["Conv(x, w)", "Transpose(x)", "Identity(x)"])
+def test_outputs_lie_in_order_in_memory(node: str, device: str) -> None:
+    head = '<ir_version: 8, opset_import: ["": 17]>'
+    text = f"g (float[1, 8, 9, 9] x, float[8, 8, 1, 1] w) => (float[a, b, c, d] y) {{ y = {node} }}"
+    x = np.arange(648, dtype=np.float32).reshape(9, 9, 8, 1).T.reshape(1, 8, 9, 9)
+    feeds = {"x": np.asfortranarray(x), "w": np.ones((8, 8, 1, 1), np.float32)}
+    with InferenceSession(onnx.parser.parse_model(head + text), device=device) as session:
+        (y,) = session.run(None, feeds)
+    assert y.flags.c_contiguous
+
+
 def test_a_string_is_the_name_of_one_rule() -> None:
     with pytest.raises(EngineError, match=r"named \['fusion'\]"):
         affine(disable="fusion")
