@@ -163,7 +163,7 @@ def test_where_the_drivers_cache_has_everything_no_other_device_is_made(
     late(monkeypatch, True, slow_s=60.0)
     monkeypatch.setattr(compilers, "TRIED_S", 60.0)  # all learn that the first was not slow
     compiled_ahead(device, kernels)
-    assert seen.submits
+    assert 0 < len(seen.submits) <= compilers.MAX_QUICK
     assert {where for where, _ in seen.compiled} == {device}
 
 
