@@ -62,6 +62,10 @@ class Storage:
             return ALIGNMENT
         return ceildiv(words, ALIGNMENT // 4) * ALIGNMENT
 
+    def content_nbytes(self, size: Dim) -> Dim:
+        """Bytes of so many elements, without what pads a buffer: what a transfer moves of use."""
+        return ceildiv(size, self.packing) * 4
+
     def to_device(self, array: Array) -> Array:
         """The contiguous array of buffer words for a host array.
 

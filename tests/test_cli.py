@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from rich.table import Table
 
 import engine
 from engine.cli import INTERRUPTED, main
@@ -300,6 +301,51 @@ def test_long_lines_are_folded_below_their_last_column() -> None:
     row = "  0.1 ms  Conv  a.name    kernel 0: Conv + Relu"
     assert fold(row, 40) == ["  0.1 ms  Conv  a.name    kernel 0: Conv", " " * 26 + "+ Relu"]
     assert fold("plain words only", 12) == ["plain words", "    only"]
+    row = "  0.1 ms  Conv  a.name              kernel 0: Conv + Relu"
+    assert fold(row, 50) == ["  0.1 ms  Conv  a.name", " " * 16 + "kernel 0: Conv + Relu"]
+
+
+def test_tables_have_room_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Table(title="a title")
+    for name in ("one", "two"):
+        table.add_column(name)
+    table.add_row("x" * 90, "y y " * 20)
+    for columns, lines in (("", 1), ("100", 2)):
+        monkeypatch.setenv("COLUMNS", columns)
+        console_module.show(table)
+        text = capsys.readouterr().out.splitlines()
+        assert all(line == line.rstrip() for line in text) and text[0].strip() == "a title"
+        assert (sum("y" in line for line in text) == 1) == (lines == 1)
+        assert max(map(len, text)) > 100 or lines > 1
+
+
+@pytest.mark.gpu
+def test_commands_count_the_same_nodes_and_bytes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "view.onnx"
+    graph = """g (float[n, 6] x) => (float[m, 2] y, float[n, 6] z) {
+      a = Exp(x)
+      s = Constant <value_ints = [-1, 2]> ()
+      b = Reshape(a, s)
+      y = Softmax(b)
+      z = Softmax(a)
+    }"""
+    onnx.save(parse(graph), path)
+    words = [str(path), "--dim", "n=1"]
+    assert main(["explain", *words, "--device", "gpu", "--json"]) == 0
+    summary = json.loads(capsys.readouterr().out)["summary"]
+    assert summary["gpu_nodes"] < summary["nodes"], "there is a view"
+    count = f"{summary['gpu_nodes']} nodes"
+    assert main(["run", *words, "--device", "gpu"]) == 0
+    assert f"ran  {count} on the GPU\n" in capsys.readouterr().out
+    assert main(["bench", *words, "--no-cold", "--no-peer", "--repeats", "1"]) == 0
+    text = capsys.readouterr().out
+    assert f"; {count} in " in text
+    assert f"{summary['upload_nbytes']} B up, {summary['download_nbytes']} B down" in text
+    assert (summary["upload_nbytes"], summary["download_nbytes"]) == (24, 48)
 
 
 @pytest.mark.slow

@@ -66,7 +66,7 @@ def execute(arguments: argparse.Namespace) -> None:
     """Measures, prints the table, and writes what was asked for."""
     from engine.tools import bench_report
     from engine.tools.bench import Settings, bench
-    from engine.tools.console import bench_table, console, say, status
+    from engine.tools.console import bench_table, say, show, status
 
     check_output("--json", arguments.json)
     check_output("--chart", arguments.chart)
@@ -86,7 +86,7 @@ def execute(arguments: argparse.Namespace) -> None:
         )
     name = arguments.model.name
     say(*bench_report.heading(name, results, settings.cool_down_s))
-    console().print(bench_table(results.measured))
+    show(bench_table(results.measured))
     say(*bench_report.verdict(results.measured), *bench_report.disturbances(results.measured))
     if arguments.json is not None:
         text = dumps(bench_report.as_json(name, results), indent=1)

@@ -71,7 +71,7 @@ def execute(arguments: argparse.Namespace) -> int:
     Raises: UsageError if nothing ran on the GPU, unless that was asked for.
     """
     from engine.tools.compare import compare, find_nan
-    from engine.tools.compare.report import NOTHING_RAN, onset_text, to_json, to_text
+    from engine.tools.compare.report import COPIED, NOTHING_RAN, onset_text, to_json, to_text
     from engine.tools.compare.runs import Setup, shapes_text
     from engine.tools.console import say, status
 
@@ -107,7 +107,8 @@ def execute(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(found)
     else:
-        say(text, fold=False)
+        for line in text.splitlines():
+            say(line, fold=not line.startswith(COPIED))
     if empty and not wrong:
         raise UsageError(NOTHING_RAN)
     return int(wrong)

@@ -21,7 +21,7 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.markdown:
         print(to_markdown(rows), end="")
         return
-    from engine.tools.console import console, operators_tables
+    from engine.tools.console import operators_tables, show
 
     for table in operators_tables(rows):
-        console().print(table)
+        show(table)

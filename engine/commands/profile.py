@@ -48,7 +48,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def execute(arguments: argparse.Namespace) -> None:
     """Measures the model and prints the tables."""
     from engine.json_text import dumps
-    from engine.tools.console import console, say, status
+    from engine.tools.console import console, say, show, status
     from engine.tools.profile import profile
     from engine.tools.profile_text import header, tables, totals_text
     from engine.tools.trace import chrome_trace
@@ -63,10 +63,9 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(found.to_json())
     else:
-        out = console()
         say(*header(found, arguments.model.name))
-        for table in tables(found, arguments.top, out.width):
-            out.print(table)
+        for table in tables(found, arguments.top, console().width):
+            show(table)
         say(totals_text(found))
     if arguments.trace:
         trace = chrome_trace(found.calls, arguments.model.name, found.device)

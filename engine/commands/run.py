@@ -42,12 +42,12 @@ def execute(arguments: argparse.Namespace) -> None:
         feeds = make_feeds(session, arguments)
         progress("running")
         results = session.run(None, feeds)
-    where = Counter(device for _, device in session.executed())
+    where = Counter(device for _, device in session.executed(views=False))
     counts = where.most_common()
     nodes = ", ".join(f"{count_text(count, 'node')} on the {d.upper()}" for d, count in counts)
     took = f"first call {session.times.total * 1e3:.2f} ms (later ones: onnx-wgpu bench)"
     on = session.device_name if where["gpu"] else "the CPU (NumPy)"
-    ran = nodes or "nothing: the result is constant"
+    ran = nodes or "nothing: results are constant, or inputs"
     ran += " (why: onnx-wgpu explain)" if where["cpu"] and arguments.device != "cpu" else ""
     lines = [
         f"{arguments.model.name} on {on}: {took}",

@@ -59,7 +59,7 @@ def execute(arguments: argparse.Namespace) -> None:
     """Measures, keeps what is faster, and prints the table."""
     from engine.runtime import tunings
     from engine.runtime.device import open_device
-    from engine.tools.console import console, say, status
+    from engine.tools.console import console, say, show, status
     from engine.tools.tune import tune
     from engine.tools.tune_text import summary, table
 
@@ -81,8 +81,7 @@ def execute(arguments: argparse.Namespace) -> None:
             target=arguments.target,
             disable=arguments.disable,
         )
-    out = console()
-    out.print(table(found, arguments.top, out.width))
+    show(table(found, arguments.top, console().width))
     say(*summary(found, arguments.budget))
     if not arguments.dry_run:
         name = arguments.name or device.info.title

@@ -11,7 +11,7 @@ import numpy as np
 
 from engine.compiler import Choices
 from engine.costs import evaluate_all
-from engine.dims import Dim, ceildiv, evaluate, symbols_of
+from engine.dims import Dim, evaluate, symbols_of
 from engine.explain.memory import memory_at
 from engine.explain.prices import prices
 from engine.explain.report import (
@@ -254,8 +254,8 @@ class _Builder:
                 subgraph = index + (1 if up and last != "gpu" else 0)
                 moves.append((step.value, "upload" if up else "download", subgraph))
                 size = plan.tensor(step.value).size
-                packing = plan.storages[step.value].packing
-                sizes.append(0 if size is None else ceildiv(size, packing) * 4)
+                storage = plan.storages[step.value]
+                sizes.append(0 if size is None else storage.content_nbytes(size))
         for move, nbytes in zip(moves, evaluate_all(sizes, self.binding), strict=True):
             value, direction, subgraph = move
             yield TransferRow(value, direction, nbytes, subgraph)

@@ -442,11 +442,12 @@ class Recorder:
                 dtype = self.plan.tensor(name).dtype
                 array = self._storage(name).from_device(words.data, dtype, shape)
             context.host[name] = array
-            context.times.downloaded_nbytes += nbytes
+            moved = int(self._storage(name).content_nbytes(array.size))  # type: ignore[arg-type]
+            context.times.downloaded_nbytes += moved
             context.times.add("wait", (arrived_ns - start_ns) / 1e9)
             context.times.add("download", (time.perf_counter_ns() - arrived_ns) / 1e9)
             if context.recording is not None:
                 recording = context.recording
                 recording.add("wait", name, start_ns, self.plan, end_ns=arrived_ns)
-                recording.add("download", name, arrived_ns, self.plan, nbytes=array.nbytes)
+                recording.add("download", name, arrived_ns, self.plan, nbytes=moved)
         self._fresh = False

@@ -193,8 +193,8 @@ class Runner:
         for _, runner in self._bodies.values():
             runner.forget()
 
-    def executed(self) -> Iterator[tuple[Node, str]]:
-        """Nodes run since `forget`, with "gpu" or "cpu", bodies included.
+    def executed(self, views: bool = True) -> Iterator[tuple[Node, str]]:
+        """Nodes run since `forget`, with "gpu" or "cpu", bodies included; `views` too, or not.
 
         A view is where the value is whose buffer it shares, and what joins or cuts in place is on
         the GPU.
@@ -204,6 +204,8 @@ class Runner:
             if places is not None:
                 places = {**dict.fromkeys(prepared.plan.parts.copied, "gpu"), **places}
             for node in graph.nodes if places is not None else ():
+                if not views and node.key not in (places or {}):
+                    continue
                 root = prepared.plan.root(node.key)
                 maker = graph.producer.get(root)
                 default = "cpu" if root in graph.inputs else ""
@@ -211,7 +213,7 @@ class Runner:
                 if place:
                     yield node, place
         for _, runner in self._bodies.values():
-            yield from runner.executed()
+            yield from runner.executed(views)
 
     def adopt(self, stored: StoredPlan) -> None:
         """Takes a plan that was made earlier."""

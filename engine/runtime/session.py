@@ -364,12 +364,13 @@ class InferenceSession:
         made = found.passed, where, found.options
         return explain(plan, *made, measured, bodies, found.binding)
 
-    def executed(self) -> list[tuple[Node, str]]:
+    def executed(self, views: bool = True) -> list[tuple[Node, str]]:
         """Nodes that the last run computed, and where: "gpu" (in a dispatch) or "cpu".
 
+        Without `views` those are left out that only give a value another shape, as in `explain`.
         Nodes of bodies are among them; what was folded or never needed is not.
         """
-        return list(self._runner.executed())
+        return list(self._runner.executed(views))
 
     @property
     def plans_made(self) -> int:

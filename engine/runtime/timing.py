@@ -16,7 +16,7 @@ class CallTimes:
         phases: "bind", "upload", "encode", "wait" (for the GPU), "download", "host" (CPU nodes).
         total: the whole call.
         dispatches, submits: kernels run, and in how many submits.
-        uploaded_nbytes, downloaded_nbytes: bytes that crossed.
+        uploaded_nbytes, downloaded_nbytes: bytes that crossed, without padding.
     """
 
     phases: dict[str, float] = field(default_factory=dict)

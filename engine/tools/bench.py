@@ -332,7 +332,7 @@ class _Engine:
 
     def record(self) -> None:
         """What a call did, and what the session holds."""
-        places = [place for _, place in self.session.executed()]
+        places = [place for _, place in self.session.executed(views=False)]
         times = self.session.times
         self.result = replace(
             self.result,

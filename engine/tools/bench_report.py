@@ -143,7 +143,10 @@ def rows(results: Sequence[Measurement]) -> list[Row]:
     add("CPU time a call", lambda r: statistics.median(r.cpu_ms) if r.cpu_ms else None)
     add_size("peak memory of a process", lambda r: r.peak_nbytes)
     add_size("memory on the device", lambda r: r.device_nbytes or None)
-    made.append(("error", [f"{r.error:.1e}" for r in results]))
+    first, *others = results
+    if others:
+        errors = [None, *(f"{r.error:.1e}" for r in others)]
+        made.append((f"error against {_named(first)}", errors))
     return made
 
 
@@ -176,15 +179,19 @@ def verdict(results: Sequence[Measurement]) -> list[str]:
         else:
             lines.append(f"warm, the GPU takes {1 / ratio:.2f} times as long as {_named(other)}")
     if gpu is not None and slower:
-        whole = max(gpu.median_ms, 1e-9)
-        shares = {
-            "compute": gpu.phase_ms(*COMPUTE),
-            "transfers": gpu.phase_ms(*TRANSFER),
-            "the host's own work": gpu.overhead_ms or 0.0,
-        }
-        parts = ", ".join(f"{v / whole:.0%} {k}" for k, v in shares.items())
-        lines.append(f"the time of the GPU's calls: {parts}")
+        lines.append(f"the time of the GPU's calls: {_shares(gpu)}")
     return lines
+
+
+def _shares(result: Measurement) -> str:
+    """Percents of all warm calls together, which add up: the host's own work is what is left."""
+    whole = max(sum(result.warm_ms), 1e-9)
+    compute, transfers = (
+        round(100 * sum(sum(result.phases_ms[name]) for name in names) / whole)
+        for names in (COMPUTE, TRANSFER)
+    )
+    own = 100 - compute - transfers
+    return f"{compute}% compute, {transfers}% transfers, {own}% the host's own work"
 
 
 def disturbances(results: Sequence[Measurement]) -> list[str]:

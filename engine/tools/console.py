@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import textwrap
@@ -21,10 +22,27 @@ from engine.tools import bench_report
 from engine.tools.bench import Measurement
 from engine.tools.operators import COLUMNS, Row, types_text
 
+WIDE = 240
+"""Columns of what is no terminal, unless COLUMNS has another number."""
+
 
 def console() -> Console:
-    """Standard output."""
-    return Console(soft_wrap=False)
+    """Standard output; where it is no terminal, tables have room."""
+    out = Console(soft_wrap=False)
+    if out.is_terminal or os.environ.get("COLUMNS", "").isdigit():
+        return out
+    return Console(soft_wrap=False, width=WIDE)
+
+
+def show(table: Table) -> None:
+    """Prints a table, to a file or a pipe without blanks at the ends of lines."""
+    out = console()
+    if out.is_terminal:
+        out.print(table)
+        return
+    with out.capture() as captured:
+        out.print(table)
+    say(*(line.rstrip() for line in captured.get().splitlines()))
 
 
 def say(*lines: str, fold: bool = True) -> None:
@@ -40,11 +58,18 @@ def say(*lines: str, fold: bool = True) -> None:
 
 
 def folded(line: str, width: int) -> list[str]:
-    """A line in pieces, the later ones below the last column that leaves them room."""
+    """A line in pieces, the later ones below the last column that leaves them room.
+
+    A last column that leaves none stands there as a whole.
+    """
     if len(line) <= width:
         return [line]
     columns = [found.end() for found in re.finditer(r"\S  +(?=\S)", line)]
     indent = max((c for c in columns if c <= width * 2 // 3), default=4)
+    last = max(columns, default=0)
+    if indent < last and len(line[:last].rstrip()) <= width:  # the last column gets its own lines
+        rest = textwrap.wrap(line[last:], width - indent, break_on_hyphens=False)
+        return [line[:last].rstrip(), *(" " * indent + piece for piece in rest)]
     return textwrap.wrap(line, width, subsequent_indent=" " * indent, break_on_hyphens=False)
 
 

@@ -189,6 +189,16 @@ def test_a_cold_start_that_fails_says_why(tmp_path: Path) -> None:
         starts("cpu", str(tmp_path / "absent.onnx"), {"device": "cpu"}, {})
 
 
+def test_shares_of_the_gpu_add_up_and_an_error_says_against_what() -> None:
+    gpu = timed("gpu", 3.0, 5.0, 1.0, wait=1.0, upload=0.5, encode=0.1)
+    gpu.warm_ms, gpu.error = [3.0, 5.0, 16.0], 0.25
+    cpu = timed("cpu", 1.0, 1.0, 1.0)
+    *_, shares = bench_report.verdict([cpu, gpu])
+    assert shares.endswith(": 12% compute, 6% transfers, 82% the host's own work")
+    assert bench_report.rows([cpu, gpu])[-1] == ("error against the CPU", [None, "2.5e-01"])
+    assert "error" not in bench_report.rows([cpu])[-1][0]
+
+
 def test_without_a_node_on_the_gpu_nothing_is_said_of_its_speed() -> None:
     cpu, gpu = timed("cpu", 1.0, 1.0), timed("gpu", 2.0, 2.0, host=1.5)
     gpu.gpu_nodes, gpu.cpu_nodes = 0, 3

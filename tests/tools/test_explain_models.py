@@ -18,8 +18,6 @@ pytestmark = [pytest.mark.gpu, pytest.mark.slow]
 
 SOME = ("ppocr_cls", "magika", "silero_vad_plain", "tashkeel_bilstm_int8", "minilm_w8")
 CONTROL_FLOW = "oww_hey_jarvis"
-PADDING = 16
-"""Bytes that buffers are multiples of; explain counts those of the elements."""
 
 
 @real_models(lambda m: m.name in SOME)
@@ -28,12 +26,12 @@ def test_explain_says_what_a_call_does(model: RealModel) -> None:
     with InferenceSession(model.fetch(), device="gpu") as session:
         session.run(None, feeds)
         found, times = session.explain(feeds), session.times
-        ran = {node.key: place for node, place in session.executed()}
+        ran = {node.key: place for node, place in session.executed(views=False)}
     said = {n.key: n.device for n in found.nodes if n.device in ("gpu", "cpu")}
-    assert said and said == {key: ran[key] for key in said}
+    assert said and said == ran
     for kind, moved in (("upload", times.uploaded_nbytes), ("download", times.downloaded_nbytes)):
         count, nbytes = found.moved(kind)
-        assert count > 0 and 0 <= moved - nbytes < PADDING * count
+        assert count > 0 and moved == nbytes
     summary = json.loads(found.to_json())["summary"]
     assert summary["gpu_nodes"] == list(said.values()).count("gpu") > 0
     assert 0 < summary["predicted_ms"] < 1e5 and summary["peak_nbytes"] > 0

@@ -114,7 +114,7 @@ def compare(
                 _refuse_random(session.plan().graph)
             check = GroupCheck(tolerance, progress)
             check.run(session, feeds)
-            gpu_nodes = sum(where == "gpu" for _, where in session.executed())
+            gpu_nodes = sum(where == "gpu" for _, where in session.executed(views=False))
             device = session.device_name if gpu_nodes else "NumPy with passes"
         found = check.found
         finding = _finding(

@@ -11,6 +11,8 @@ from engine.tools.compare.finding import KINDS, Finding
 from engine.tools.compare.tolerance import Difference
 
 MAX_SHOWN = 6
+COPIED = ("  written", "  rerun")
+"""How lines begin that people copy from."""
 
 
 def difference_text(d: Difference) -> str:
