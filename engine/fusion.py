@@ -3,9 +3,10 @@
 A group is an optional anchor (MatMul, Conv, Reduce, ...) followed by elementwise nodes over the
 shape of the anchor's output, or elementwise nodes alone. By the rules (`fusion_rules.py`):
 `elementwise-chain` joins elementwise nodes, `epilogue` puts them behind an anchor,
-`transposed-store` lets a group store what it computes in the order of a Transpose behind it, and
+`transposed-store` lets a group store what it computes in the order of a Transpose behind it,
 `prologue` puts elementwise nodes in front of an anchor, which computes them each time it loads
-(`prologue.py` says whether that pays).
+(`prologue.py` says whether that pays), `scalar` repeats a node of one element in each group that
+reads it, and `border` lets an anchor do a Pad that repeats elements where it loads.
 """
 
 from __future__ import annotations
@@ -80,37 +81,51 @@ class _Fuser:
         self.near_misses: list[str] = []
 
     def add(self, node: Node) -> None:
-        shape = None
-        on_gpu = self.on_gpu(node) and node.key not in self.single
-        if on_gpu and node.op_type == "Pad" and not node.domain and self._is_border(node):
+        """Gives a node a draft, unless the drafts of its readers or of its producer compute it."""
+        if not self.on_gpu(node) or node.key in self.single:
+            draft = _Draft([node], node, None, self.order[node.key])
+        elif self._leave_to_readers(node) or self._turn(node):
+            return
+        else:
+            draft = self._chain(node) if is_elementwise(node) else self._anchored(node)
+        for name in node.writes:
+            self.draft_of[name] = draft
+
+    def _leave_to_readers(self, node: Node) -> bool:
+        """Notes a node that every reader computes for itself: a border, or a scalar."""
+        if self._is_border(node):
             self.borders[node.outputs[0]] = node
-            return
-        if on_gpu and node.op_type == "Transpose" and not node.domain and self._turn(node):
-            return
-        elementwise = on_gpu and is_elementwise(node)
-        scalars = _once(n for name in node.reads for n in self.scalars.get(name, ()))
-        if elementwise and self._is_scalar(node):
-            self.scalars[node.outputs[0]] = (*scalars, node)
-            return
-        if elementwise or (on_gpu and has_epilogue(node)):
-            tensor = self.graph.tensor(node.outputs[0])
-            shape = tensor.shape if tensor else None
-        draft = _Draft([node], None if elementwise else node, shape, self.order[node.key])
-        if elementwise and scalars:
+        elif self._is_scalar(node):
+            self.scalars[node.outputs[0]] = (*self._scalars_of(node), node)
+        else:
+            return False
+        return True
+
+    def _scalars_of(self, node: Node) -> tuple[Node, ...]:
+        return _once(n for name in node.reads for n in self.scalars.get(name, ()))
+
+    def _chain(self, node: Node) -> _Draft:
+        """An elementwise node with the scalars that it reads, behind what makes its operands."""
+        tensor, scalars = self.graph.tensor(node.outputs[0]), self._scalars_of(node)
+        if scalars:
             names = " and ".join(map(label, scalars))
             self.applied.append(f"scalar: {names} in {label(node)}")
-            draft.nodes, draft.repeated = [*scalars, node], scalars
-        if not elementwise and on_gpu and node.input(0) in self.borders:
-            pad = self.borders[node.input(0)]
+        shape = tensor.shape if tensor else None
+        draft = _Draft([*scalars, node], None, shape, self.order[node.key], repeated=scalars)
+        return draft if shape is None else self._join(node, draft)
+
+    def _anchored(self, node: Node) -> _Draft:
+        """A kernel with what it computes where it loads: a border, and prologues."""
+        tensor = self.graph.tensor(node.outputs[0]) if has_epilogue(node) else None
+        draft = _Draft([node], node, tensor.shape if tensor else None, self.order[node.key])
+        pad = self.borders.get(node.input(0))
+        if pad is not None:
             self.applied.append(f"border: {label(pad)} in {label(node)}")
             draft.nodes.insert(0, pad)
             draft.prologues.append(Prologue((pad,), node.inputs[0], border=True))
-        if elementwise and shape is not None:
-            draft = self._join(node, draft)
-        elif on_gpu and not elementwise and "prologue" in self.enabled:
+        if "prologue" in self.enabled:
             self._load_through(node, draft)
-        for name in node.writes:
-            self.draft_of[name] = draft
+        return draft
 
     def is_taken(self, node: Node) -> bool:
         """Whether a node is in the groups of what reads it, and in no other."""
@@ -118,6 +133,8 @@ class _Fuser:
 
     def _is_scalar(self, node: Node) -> bool:
         """Whether all that reads a node of one element computes it, for each of more elements."""
+        if not is_elementwise(node):
+            return False
         value = node.outputs[0]
         tensor, readers = self.graph.tensor(value), self.graph.consumers.get(value, ())
         if "scalar" not in self.enabled or tensor is None or tensor.size != 1 or not readers:
@@ -137,7 +154,9 @@ class _Fuser:
         )
 
     def _is_border(self, pad: Node) -> bool:
-        """Whether all that reads a Pad does it where it loads."""
+        """Whether a node is a Pad, and all that reads it does it where it loads."""
+        if pad.op_type != "Pad" or pad.domain:
+            return False
         value = pad.outputs[0]
         readers = self.graph.consumers.get(value, ())
         if "border" not in self.enabled or self.graph.is_output(value) or not readers:
@@ -155,6 +174,8 @@ class _Fuser:
 
     def _turn(self, node: Node) -> bool:
         """Joins a Transpose as an order of storing what a draft computes, if that is possible."""
+        if node.op_type != "Transpose" or node.domain:
+            return False
         source = self.roots.get(node.inputs[0], node.inputs[0])
         producer, draft = self.graph.producer.get(source), self.draft_of.get(source)
         if producer is None or draft is None or draft.shape is None or source in self.turned:

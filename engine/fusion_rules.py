@@ -40,7 +40,9 @@ def rule_for(
 ) -> str | None:
     """Name of the rule by which `producer` and `consumer` may become one kernel, or None.
 
-    Both costs and fusion ask this; whether a group is full or would close a cycle comes later.
+    Both costs and fusion ask this; whether a group is full, would close a cycle, or whether all
+    other readers of a Pad do it too, comes later. Costs leave out what `transposed-store` and
+    `scalar` save.
     Prologues, which fusion makes of whole chains, are told of if there is something to weigh them.
     """
     if producer.outputs[0] not in consumer.inputs:

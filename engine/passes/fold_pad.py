@@ -75,7 +75,7 @@ def _fold(editor: Editor, pad: Node, node: Node) -> str:
 def _padding(editor: Editor, pad: Node) -> Padding | str:
     mode = text(pad, "mode", "constant")
     if mode != "constant":
-        return f"its mode is {mode}"
+        return f"its mode is {mode}: a kernel may do it where it loads (fusion rule border)"
     pads = int_input(editor, pad.inputs[1])
     if pads is None:
         return "its pads are not constant"
