@@ -40,6 +40,7 @@ def conv(
         win = windows(x.shape[2:], w.shape[2:], **window)
         return convolution(x.shape[0], w.shape, win, group, dtype, 1 in memo.constants)
 
+    _check_bias(b, w.shape[0])
     dtype = wide(x.dtype)
     convolve = memo.sized((x.shape, w.shape, dtype), prepared)
     if x.dtype == dtype:
@@ -57,6 +58,11 @@ def _check(
         raise ValueError(f"kernel_shape {tuple(kernel_shape)} differs from w {w.shape}")
     if group < 1 or channels != x.shape[1] or channels % group:
         raise ValueError(f"x {x.shape} and w {w.shape} do not fit {group} groups")
+
+
+def _check_bias(b: Tensor | None, channels: int) -> None:
+    if b is not None and b.shape != (channels,):
+        raise ValueError(f"a bias of shape {b.shape} does not fit {channels} output channels")
 
 
 @cpu_op("ConvTranspose", since=1)
@@ -81,6 +87,7 @@ def conv_transpose(
     Source: ONNX ConvTranspose-22.
     """
     _check(x, w, group, kernel_shape, w.shape[0])
+    _check_bias(b, w.shape[1] * group)
     rank = x.ndim - 2
     kernel = w.shape[2:]
     steps = tuple(strides or (1,) * rank)

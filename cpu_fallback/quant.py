@@ -345,6 +345,8 @@ def qlinear_conv(
     )
     channels = (-1, *[1] * (x.ndim - 2))
     if bias is not None:
+        if bias.shape != w.shape[:1]:
+            raise ValueError(f"a bias of shape {bias.shape} does not fit {w.shape[0]} channels")
         sums = sums + bias.reshape(channels)
     multiplier = (x_scale.reshape(()) * w_scale / y_scale.reshape(())).astype(np.float32)
     multiplier = multiplier.reshape(()) if multiplier.size == 1 else multiplier.reshape(channels)

@@ -136,7 +136,11 @@ class Executor:
                 self.plan.root(n) for n in outputs if n not in on_device
             }
             context.on_device = frozenset(on_device)
-        self._bind(context, 0)
+        try:
+            self._bind(context, 0)
+        except EngineError:  # sizes or memory are refused before anything is begun
+            self._running = False
+            raise
         # what NumPy ignores is part of the context, which ends however the steps do
         copy_context().run(self._run_all, context)
         self.places = self.places | self._on_host if self.places else self._on_host

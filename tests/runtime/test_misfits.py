@@ -38,7 +38,21 @@ CASES: list[tuple[str, str, Shapes, list[Shapes]]] = [
         "float[1, 2, n] x, float[o, 2, 3] w, float[p] b",
         "y = Conv(x, w, b)",
         [(1, 2, 5), (4, 2, 3), (4,)],
-        [[(1, 2, 5), (4, 2, 3), (3,)], [(1, 2, 0), (4, 2, 3), (4,)]],
+        [[(1, 2, 5), (4, 2, 3), (k,)] for k in (3, 1, 5)] + [[(1, 2, 0), (4, 2, 3), (4,)]],
+    ),
+    (
+        "float[1, 2, n] x, float[2, o, 3] w, float[p] b",
+        "y = ConvTranspose(x, w, b)",
+        [(1, 2, 5), (2, 4, 3), (4,)],
+        [[(1, 2, 5), (2, 4, 3), (k,)] for k in (3, 1, 5)],
+    ),
+    (
+        "float[1, 2, n] a, float[o, 2, 3] v, float[p] c",
+        "s = Constant<value_float = 0.5>() o = Constant<value_int = 0>() p = Cast<to = 2>(o) "
+        "x = QuantizeLinear(a, s, p) w = QuantizeLinear(v, s, p) b = Cast<to = 6>(c) "
+        "y = QLinearConv(x, s, p, w, s, p, s, p, b)",
+        [(1, 2, 5), (4, 2, 3), (4,)],
+        [[(1, 2, 5), (4, 2, 3), (k,)] for k in (3, 1, 5)],
     ),
     (
         "float[1, c, n] x, float[o, i, 3] w",
