@@ -176,6 +176,7 @@ class PythonCalls:
 
     @contextmanager
     def mapped(self, device: Any, buffer: Any, nbytes: int, write: bool = False) -> Iterator[Array]:
+        # an interrupt may come between any two steps of wgpu's own waiting, which then never ends
         buffer.map_sync("WRITE" if write else "READ", 0, nbytes)
         try:
             if write:

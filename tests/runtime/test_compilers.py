@@ -13,6 +13,7 @@ import pytest
 
 from engine.errors import DeviceError, ShaderError
 from engine.runtime import compilers
+from engine.runtime import device as device_module
 from engine.runtime.compilers import Compilers
 from engine.runtime.device import Device, choose_adapter
 from engine.runtime.runner import Runner
@@ -302,6 +303,7 @@ def mixed() -> dict[str, Any]:
 def test_a_call_has_its_kernels_compiled_while_its_plan_is_written(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(device_module, "_open", {})  # a device that has no kernels yet
     early: list[str] = []
     ran: list[str] = []
     add, pipeline, planned = Compilers.add, Device.pipeline, Runner._planned
