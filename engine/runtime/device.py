@@ -76,14 +76,19 @@ class AdapterInfo:
         return f"{self.name}, {self.driver} ({self.backend})"
 
 
+_asking = threading.RLock()
+"""Held while adapters are asked: those of OpenGL, where there are any, abort if two threads do."""
+
+
 def _usable() -> list[Any]:
     native.load()
-    try:
-        found = wgpu.gpu.enumerate_adapters_sync()
-    except (RuntimeError, OSError) as error:
-        log.warning("no adapter could be listed: %s", error)
-        return []
-    return [a for a in found if a.info["backend_type"] in _BACKENDS]
+    with _asking:
+        try:
+            found = wgpu.gpu.enumerate_adapters_sync()
+        except (RuntimeError, OSError) as error:
+            log.warning("no adapter could be listed: %s", error)
+            return []
+        return [a for a in found if a.info["backend_type"] in _BACKENDS]
 
 
 def _describe(index: int, adapter: Any) -> AdapterInfo:
@@ -159,11 +164,12 @@ class Device:
         features |= {MAPPABLE} if target.mappable else set()
         features |= {_TIMESTAMPS} if self.timestamps else set()
         try:
-            self.wgpu = _usable()[info.index].request_device_sync(
-                label="onnx-wgpu",
-                required_limits=limits,
-                required_features=sorted(features),
-            )
+            with _asking:
+                self.wgpu = _usable()[info.index].request_device_sync(
+                    label="onnx-wgpu",
+                    required_limits=limits,
+                    required_features=sorted(features),
+                )
         except (RuntimeError, ValueError) as error:
             raise DeviceError(f"{info.title} gives no device: {error}") from error
         self.queue = self.wgpu.queue
@@ -203,8 +209,11 @@ class Device:
     def close(self) -> None:
         """Destroys the device; every later use raises DeviceError."""
         with self.lock:
-            if not self.lost:
-                self.lost = True
+            before, self.lost = self.lost, True
+        if "_compilers" in self.__dict__:
+            self._compilers.settle()  # wgpu aborts if a device is destroyed that a thread uses
+        with self.lock:
+            if not before:
                 self.wgpu.destroy()
 
     def buffer(self, label: str, nbytes: int, usage: int = STORAGE) -> Any:

@@ -144,6 +144,9 @@ class Calls(Protocol):
     def record(self, encoder: Any, commands: Sequence[Command], **options: Any) -> None:
         """Records dispatches in a pass of their own, made with the options."""
 
+    def finish(self, device: Any) -> None:
+        """Waits until the device has done all that was submitted."""
+
     def mapped(self, device: Any, buffer: Any, nbytes: int, write: bool = False) -> Any:
         """A context manager: the first bytes of a mappable buffer, as uint8, once it is not used.
 
@@ -173,6 +176,9 @@ class PythonCalls:
             compute.set_bind_group(0, group, offsets)
             compute.dispatch_workgroups(*grid)
         compute.end()
+
+    def finish(self, device: Any) -> None:
+        device._poll_wait()  # its `on_submitted_work_done_sync` fails in wgpu 0.32
 
     @contextmanager
     def mapped(self, device: Any, buffer: Any, nbytes: int, write: bool = False) -> Iterator[Array]:
@@ -264,6 +270,9 @@ class NativeCalls:
             set_group(compute, 0, group, count, offsets)
             dispatch(compute, x, y, z)
 
+    def finish(self, device: Any) -> None:
+        self._poll(device._internal, 1, self._null)
+
     @contextmanager
     def mapped(self, device: Any, buffer: Any, nbytes: int, write: bool = False) -> Iterator[Array]:
         ffi, internal = self._ffi, buffer._internal
@@ -314,7 +323,8 @@ class HollowCalls:
 
     def __init__(self, inner: Calls) -> None:
         self._inner = inner
-        self.command, self.emptied, self.mapped = inner.command, inner.emptied, inner.mapped
+        self.command, self.emptied = inner.command, inner.emptied
+        self.finish, self.mapped = inner.finish, inner.mapped
         self._known: dict[int, tuple[Sequence[Command], list[Command]]] = {}
 
     def record(self, encoder: Any, commands: Sequence[Command], **options: Any) -> None:

@@ -56,6 +56,7 @@ def losing(
     def lost(*args: Any, **options: Any) -> Any:
         if device_of(args[0]) is device.wgpu:
             monkeypatch.setattr(owner, name, original)
+            device._compilers.settle()  # wgpu aborts if others use what is destroyed
             device.wgpu.destroy()
         return original(*args, **options)
 
