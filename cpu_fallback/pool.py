@@ -182,12 +182,27 @@ def global_average_pool(x: Tensor) -> Tensor:
     Source: ONNX GlobalAveragePool-22."""
     axes, count, kind = _spatial_axes(x), math.prod(x.shape[2:]), wide(x.dtype)
     if 1 < x.shape[1] and x.strides[1] == x.itemsize and x.dtype == kind and count:
-        # one after the other they would be summed up with larger errors
         rows = x.transpose(0, *axes, 1).reshape(x.shape[0], count, x.shape[1])
-        total = np.matmul(np.ones((1, count), kind), rows).reshape(*x.shape[:2], *(1,) * len(axes))
+        total = _sum_of_rows(rows).reshape(*x.shape[:2], *(1,) * len(axes))
     else:
         total = np.add.reduce(x, axis=axes, keepdims=True, dtype=kind)
     return np.asarray(total / total.dtype.type(count)).astype(x.dtype, copy=False)
+
+
+def _sum_of_rows(rows: Tensor) -> Tensor:
+    """The sum [N, C] of the rows of each [count, C]; equal columns have equal sums.
+
+    In two steps: one row after the other would be summed up with larger errors. BLAS is faster, but
+    adds up some columns in another order, which a saturated softmax tells apart.
+    """
+    batch, count, columns = rows.shape
+    length = math.isqrt(count)
+    whole = count // length * length
+    parts = rows[:, :whole].reshape(batch, count // length, length * columns)
+    found = np.add.reduce(parts, axis=1).reshape(batch, length, columns)
+    if whole < count:
+        found[:, : count - whole] += rows[:, whole:]
+    return np.asarray(np.add.reduce(found, axis=1))
 
 
 @cpu_op("GlobalMaxPool", since=1)
