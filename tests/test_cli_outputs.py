@@ -133,3 +133,15 @@ def test_shaders_are_part_of_the_json(model: str, capsys: pytest.CaptureFixture[
     found = json.loads(capsys.readouterr().out)
     assert [found["shaders"][i] for i in found["kernels"][0]["shaders"]] == found["shaders"]
     assert "@compute" in found["shaders"][0]
+
+
+def test_an_output_that_was_not_begun_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "report.json"
+    path.write_text("before")
+    with pytest.raises(KeyboardInterrupt), arguments.whole(path):
+        raise KeyboardInterrupt
+    assert path.read_text() == "before"
+    with pytest.raises(OSError, match="full"), arguments.whole(path):
+        path.write_text("half")
+        raise OSError("the disk is full")
+    assert not path.exists()

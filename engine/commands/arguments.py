@@ -101,13 +101,26 @@ def check_output(option: str, path: Path | None, folder: bool = False) -> None:
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """An output while it is written: what is cut short, by an interrupt or a full disk, goes."""
+    """An output while it is written: what is cut short, by an interrupt or a full disk, goes.
+
+    A file that was there stays if nothing was written to it.
+    """
+    before = _state(path)
     try:
         yield path
     except BaseException:
-        if path.is_file():
+        if path.is_file() and _state(path) != before:
             path.unlink()
         raise
+
+
+def _state(path: Path) -> tuple[int, int] | None:
+    """What differs for a file that was written to; None if there is none."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def adapter(arguments: argparse.Namespace) -> int | str | None:
