@@ -40,7 +40,7 @@ def conv(
         win = windows(x.shape[2:], w.shape[2:], **window)
         return convolution(x.shape[0], w.shape, win, group, dtype, 1 in memo.constants)
 
-    _check_bias(b, w.shape[0])
+    check_bias(b, w.shape[0])
     dtype = wide(x.dtype)
     convolve = memo.sized((x.shape, w.shape, dtype), prepared)
     if x.dtype == dtype:
@@ -60,7 +60,8 @@ def _check(
         raise ValueError(f"x {x.shape} and w {w.shape} do not fit {group} groups")
 
 
-def _check_bias(b: Tensor | None, channels: int) -> None:
+def check_bias(b: Tensor | None, channels: int) -> None:
+    """Raises: ValueError unless a bias has one number for each output channel."""
     if b is not None and b.shape != (channels,):
         raise ValueError(f"a bias of shape {b.shape} does not fit {channels} output channels")
 
@@ -87,7 +88,7 @@ def conv_transpose(
     Source: ONNX ConvTranspose-22.
     """
     _check(x, w, group, kernel_shape, w.shape[0])
-    _check_bias(b, w.shape[1] * group)
+    check_bias(b, w.shape[1] * group)
     rank = x.ndim - 2
     kernel = w.shape[2:]
     steps = tuple(strides or (1,) * rank)

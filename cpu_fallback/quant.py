@@ -7,6 +7,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from cpu_fallback.conv import check_bias
 from cpu_fallback.elementwise import fitting
 from cpu_fallback.numeric import element_type, is_integer, saturate, wide
 from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
@@ -344,9 +345,8 @@ def qlinear_conv(
         **window,
     )
     channels = (-1, *[1] * (x.ndim - 2))
+    check_bias(bias, w.shape[0])
     if bias is not None:
-        if bias.shape != w.shape[:1]:
-            raise ValueError(f"a bias of shape {bias.shape} does not fit {w.shape[0]} channels")
         sums = sums + bias.reshape(channels)
     multiplier = (x_scale.reshape(()) * w_scale / y_scale.reshape(())).astype(np.float32)
     multiplier = multiplier.reshape(()) if multiplier.size == 1 else multiplier.reshape(channels)

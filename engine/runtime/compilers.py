@@ -61,8 +61,7 @@ class Compilers:
         self._changed = threading.Condition()
         self._waiting: list[_Job] = []
         self._order = itertools.count()
-        self._working: set[int] = set()
-        self._threads: list[threading.Thread] = []
+        self._working: dict[int, threading.Thread] = {}
         self._idle = 0
         self._awaited = 0
         self._tried = threading.Event()
@@ -96,7 +95,7 @@ class Compilers:
 
     def settle(self) -> None:
         """Waits until no thread compiles."""
-        for thread in tuple(self._threads):
+        for thread in tuple(self._working.values()):
             if thread is not threading.current_thread():
                 thread.join()
 
@@ -116,10 +115,8 @@ class Compilers:
         number = next(n for n in itertools.count() if n not in self._working)
         name = f"onnx-wgpu compiler {number}"
         thread = threading.Thread(target=self._work, args=(number,), name=name)
-        self._threads = [t for t in self._threads if t.is_alive()]
         thread.start()
-        self._threads.append(thread)
-        self._working.add(number)  # not before: an interrupt would leave one that never works
+        self._working[number] = thread  # not before: an interrupt would leave one that never works
 
     def _work(self, number: int) -> None:
         """Compiles kernels until there are none; thread 0 on the device itself."""
@@ -146,7 +143,7 @@ class Compilers:
             self._idle -= 1
             if self._waiting:
                 return heapq.heappop(self._waiting)
-            self._working.discard(number)
+            self._working.pop(number, None)  # an interrupt may have kept it out
             return None
 
     def _dispatch(self, bench: _Bench | None, pipeline: Pipeline) -> _Bench | None:

@@ -389,7 +389,7 @@ def test_threads_that_compile_end_though_nobody_says_that_no_kernel_follows(
         stopping(patch, threading.Thread, "start", False, Stop)
         with pytest.raises(Stop):
             session.run(None, FEEDS)
-    assert device._compilers._working == set()
+    assert device._compilers._working == {}
     want = InferenceSession(parse(AFFINE), device="cpu").run(None, FEEDS)
     for a, b in zip(session.run(None, FEEDS), want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
