@@ -23,6 +23,7 @@ from engine.ranges import ranges
 from engine.support import gpu_support
 from engine.target import Target
 from engine.work import CpuWork, GpuWork
+from tests.own_ops import registered
 from tests.profiles import changed, round_profile
 from tests.small_graphs import Builder
 
@@ -68,10 +69,7 @@ OPS = (
 
 @pytest.fixture(autouse=True, scope="module")
 def own_ops() -> Iterator[None]:
-    ops.registered()
-    with pytest.MonkeyPatch.context() as patch:
-        for op in OPS:
-            patch.setitem(ops._REGISTRY, ("test", op.op_type), [op])
+    with registered(OPS):
         yield
 
 

@@ -17,6 +17,7 @@ from engine.ops import OpDef, Support, object_array
 from engine.ranges import MAX_SIZE, ranges
 from engine.support import gpu_support, roles, strongest
 from engine.target import Target
+from tests.own_ops import registered
 from tests.small_graphs import Builder
 
 N = dims.symbol("n")
@@ -46,10 +47,7 @@ OPS = (
 
 @pytest.fixture(autouse=True, scope="module")
 def own_ops() -> Iterator[None]:
-    ops.registered()
-    with pytest.MonkeyPatch.context() as patch:
-        for op in OPS:
-            patch.setitem(ops._REGISTRY, ("test", op.op_type), [op])
+    with registered(OPS):
         yield
 
 
