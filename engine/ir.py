@@ -293,6 +293,11 @@ def _constants(values: Mapping[str, Value]) -> Iterator[str]:
     return (name for name, v in values.items() if v.constant is not None)
 
 
+REDUCTIONS = (
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
+    *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+)
+"""Operators that reduce along the axes in their second input."""
 CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators of ONNX that the host drives through their bodies."""
 

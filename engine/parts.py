@@ -18,7 +18,7 @@ from engine.dims import Dim, evaluate, symbols_of
 from engine.errors import ShapeError
 from engine.fusion_rules import bordered, is_elementwise, rule_for
 from engine.indexing import Place
-from engine.ir import Graph, Node, TensorType, label
+from engine.ir import REDUCTIONS, Graph, Node, TensorType, label
 from engine.layout import storage_of
 from engine.ops import InPlace, NodeView, definition, in_place, kernel_inputs
 from engine.records import dataclass
@@ -30,8 +30,7 @@ _TOUCH_ONCE = frozenset(
     {
         *("Concat", "DepthToSpace", "Expand", "Gather", "Pad", "Resize", "Slice", "SpaceToDepth"),
         *("Split", "Tile", "Transpose"),
-        *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
-        *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
+        *REDUCTIONS,
     }
 )
 """Operators besides elementwise ones that load an element about once, or as often as they store

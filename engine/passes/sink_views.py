@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from engine.ir import Graph, Node, TensorType, label
+from engine.ir import REDUCTIONS, Graph, Node, TensorType, label
 from engine.passes.base import PassResult
 from engine.passes.chains import VIEWS
 from engine.passes.match import int_input, is_op, normal_axes
@@ -24,10 +24,6 @@ UNARY = (
 QUANTISING = ("DequantizeLinear", "QuantizeLinear")
 """With one scale for all elements."""
 BINARY = ("Add", "Div", "Mul", "Pow", "Sub")
-REDUCING = (
-    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean"),
-    *("ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare"),
-)
 
 
 def sink_views(graph: Graph) -> PassResult:
@@ -50,7 +46,7 @@ def _sink(editor: Editor, node: Node) -> Node | None:
     after = editor.only_consumer(node.outputs[0])
     if after is None:
         return None
-    if is_op(node, "Transpose") and is_op(after, *REDUCING):
+    if is_op(node, "Transpose") and is_op(after, *REDUCTIONS):
         return _reduce(editor, node, after)
     if not is_op(after, *UNARY, *BINARY, *QUANTISING):
         return None
