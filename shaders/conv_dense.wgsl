@@ -4,7 +4,7 @@
 // w: [groups, blocks, group_in * kernel_d * kernel_h * kernel_w, PACK] f32, zeros past the last row
 // b: [out_channels] f32, with BIAS
 // y: [N, out_channels, out_d, out_h, out_w] f32
-// BUILTINS, ENTER, START, FIRST, SUM, STORE: the unrolled tile, from engine/ops/_conv_tile.py
+// BUILTINS, ENTER, START, SUM, STORE: the unrolled tile, from engine/ops/_conv_tile.py
 // PIXELS, IZ, IH: how rows and pixels are found that may be outside, from engine/ops/conv.py
 // flags: BIAS; SHARED: subgroups must stay whole
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
@@ -49,7 +49,7 @@ ${ENTER}
     let image = (n * params.groups + group) * params.group_in * params.in_d;
 ${START}
     // channels are the inner loop: what is outside of the input is the same for all of them
-    for (var r = ${FIRST}; r < params.kernel_d * params.kernel_h; r++) {
+    for (var r = 0u; r < params.kernel_d * params.kernel_h; r++) {
         let iz = ${IZ};
         let ih = ${IH};
         let inside = u32(iz) < params.in_d && u32(ih) < params.in_h;

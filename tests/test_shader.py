@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from engine.errors import ShaderError
-from engine.shader import Fused, Tensor, declared, preprocess, render, template
+from engine.shader import Fused, Tensor, declared, opaque, preprocess, render, template
 
 TEMPLATE = """// A test.
 // spec: none
@@ -104,6 +106,29 @@ def test_reflection_applies_overrides() -> None:
     assert kernel.workgroup_nbytes == 32 * 16
     with pytest.raises(ShaderError, match="no override"):
         render("k", "test", {"x": "f32", "y": "f32"}, flags={"NEGATE"}, overrides={"SIZE": 1})
+
+
+def test_params_may_be_hidden_from_the_driver() -> None:
+    """Each word is added the highest bit of the index of a workgroup, which is never set."""
+    text = opaque(render("k", "test", {"x": "f32", "y": "f32"}, text={"VALUE": "params.alpha"}))
+    assert "var<uniform> given: Params;\nvar<private> params: Params;\n" in text
+    main = text[text.index("fn main(") :]
+    assert main.startswith(
+        "fn main(@builtin(workgroup_id) never_group: vec3<u32>, "
+        "@builtin(global_invocation_id) id: vec3<u32>, @builtin(num_workgroups) n: vec3<u32>) {\n"
+        "    params = given;\n"
+        "    let never = never_group.x >> 31u;\n"
+        "    params.size += never;\n"
+        "    params.alpha = bitcast<f32>(bitcast<u32>(params.alpha) + never);\n"
+        "    let i = flat_index(id, n);\n"
+    )
+
+
+def test_the_index_of_a_workgroup_that_a_kernel_has_hides_its_params() -> None:
+    kernel = render("k", "softmax_workgroup", {"input": "f32", "output": "f32"})
+    (name,) = re.findall(r"@builtin\(workgroup_id\) (\w+)", kernel.wgsl)
+    text = opaque(kernel)
+    assert text.count("@builtin(workgroup_id)") == 1 and f"let never = {name}.x >> 31u;" in text
 
 
 def test_the_key_is_the_text_with_overrides() -> None:

@@ -227,7 +227,7 @@ def dense(
         lines += ["{", *indented([*to, *products]), "}"]
     count = f"{times}u * " if times > 1 else ""
     loop = [
-        f"for (var c = {tile.loop_start('0u')}; c < params.group_in; c += {times}u) {{",
+        f"for (var c = 0u; c < params.group_in; c += {times}u) {{",
         *indented([*lines, f"at += {count}at_step;", f"{name} += {count}{step};"]),
         "}",
     ]
@@ -279,16 +279,15 @@ def pointwise(tile: Tile, strided: bool, unroll: int, whole: bool) -> str:
     """
     lines = []
     if unroll > 1:
-        first = tile.loop_start(f"{unroll}u")
         lines = [
-            f"for (var c = {first}; c <= params.group_in; c += {unroll}u) {{",
+            f"for (var c = {unroll}u; c <= params.group_in; c += {unroll}u) {{",
             *indented(_channels(tile, strided, unroll, unroll)),
             "}",
         ]
     if unroll == 1 or not whole:
         start = f"params.group_in / {unroll}u * {unroll}u" if unroll > 1 else "0u"
         lines += [
-            f"for (var c = {tile.loop_start(start)}; c < params.group_in; c++) {{",
+            f"for (var c = {start}; c < params.group_in; c++) {{",
             *indented(_channels(tile, strided, 1, 0)),
             "}",
         ]

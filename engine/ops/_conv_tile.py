@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engine.ops._variants import loop_start
 from engine.records import dataclass
 
 
@@ -29,10 +28,6 @@ class Tile:
     step: str = ""
     shared: bool = False
     rolled: bool = False
-
-    def loop_start(self, start: str) -> str:
-        """Where a loop over the input starts."""
-        return loop_start(start, "workgroup.x" if self.rolled else "")
 
     @property
     def builtins(self) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import cache
 
-from engine.ops._variants import loop_start
 from engine.records import dataclass
 
 PANEL = 32
@@ -230,7 +229,6 @@ def _taken(tile: Tile, operand: str, value: str, kind: str, index: int) -> str:
 def _loops(tile: Tile) -> Iterator[str]:
     parts = tile.shares
     first, step = ("0u", f"{tile.steps}u") if not tile.shared else ("share * 4u", f"{4 * parts}u")
-    first = loop_start(first, "group.x" if tile.rolled else "")
     whole = "params.inner" if tile.inner_by_four else "whole"
     if not tile.inner_by_four:
         yield "let whole = params.inner / 4u * 4u;"
@@ -250,7 +248,6 @@ def _loops(tile: Tile) -> Iterator[str]:
     yield "}"
     if not tile.inner_by_four:
         first, step = ("whole", "1u") if not tile.shared else ("whole + share", f"{parts}u")
-        first = loop_start(first, "group.x" if tile.rolled else "")
         yield f"for (var k = {first}; k < params.inner; k += {step}) {{"
         yield from _indent(_block(tile, 1))
         yield "}"

@@ -57,20 +57,6 @@ def shares_loads(target: Target) -> bool:
     return "subgroups" in target.features and target.subgroup_size == SHARED_BY
 
 
-def loop_start(start: str, hidden_by: str = "") -> str:
-    """Where a loop starts to count, in WGSL; the driver can't know the number with `hidden_by`.
-
-    Mesa's software Vulkan tries to compile a kernel for the content of the uniforms that alone
-    decide how long a loop is. It compares the size of the result with a count that includes what
-    its passes removed: where there was much of that, it takes the result for an improvement, and
-    does the same at every dispatch, which takes milliseconds.
-
-    Args:
-        hidden_by: an index of a workgroup: below 2^31, and the same for all that share loads.
-    """
-    return f"{start} + ({hidden_by} >> 31u)" if hidden_by else start
-
-
 def choose(alternatives: Sequence[KernelCall]) -> Stage:
     """The alternatives that sizes leave open, in order; the last one loses its guards."""
     open_ones: list[KernelCall] = []

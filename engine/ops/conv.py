@@ -292,11 +292,11 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
                 win.params(),
             )
             flags = frozenset(["SHARED"] * way.tile.shared)
-            first = {"FIRST": way.tile.loop_start("0u"), **_places(win, wide)}
+            more = _places(win, wide)
             if win.kernel[2] in range(MAX_UNROLLED + 1):
                 inside = loops.columns_inside(loops.edges_of(way.tile, win))
-                first["START"] = join([call.text["START"], *indented(inside)], 0)
-            calls.append(replace(call, flags=call.flags | flags, text={**call.text, **first}))
+                more["START"] = join([call.text["START"], *indented(inside)], 0)
+            calls.append(replace(call, flags=call.flags | flags, text={**call.text, **more}))
     return calls
 
 

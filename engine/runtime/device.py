@@ -24,7 +24,7 @@ from engine.records import dataclass
 from engine.runtime import native
 from engine.runtime.interrupts import is_interrupt
 from engine.runtime.targets import MAPPABLE, WGPU_FEATURES, resolve
-from engine.shader import Kernel
+from engine.shader import Kernel, opaque
 from engine.target import Target
 
 if TYPE_CHECKING:
@@ -319,8 +319,9 @@ class Device:
     def compile(self, kernel: Kernel) -> Pipeline:
         """A new pipeline of a kernel. Raises: ShaderError if the driver refuses it."""
         layout = self._layout_of(kernel)
+        text = opaque(kernel) if self.compiles_late else kernel.wgsl
         # naga wants this one, and refuses `enable subgroups;`
-        code = ("enable f16;\n" if "shader-f16" in kernel.features else "") + kernel.wgsl
+        code = ("enable f16;\n" if "shader-f16" in kernel.features else "") + text
         try:
             module = self.wgpu.create_shader_module(label=kernel.name, code=code)
             pipeline = self.wgpu.create_compute_pipeline(

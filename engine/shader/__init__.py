@@ -17,6 +17,17 @@ is dispatched many times in turn, and gets the index of the repetition from a un
 
 from engine.shader.accessors import Placed, Tensor
 from engine.shader.kernel import Fused, Kernel, render
+from engine.shader.opaque import opaque
 from engine.shader.template import declared, preprocess, source
 
-__all__ = ["Fused", "Kernel", "Placed", "Tensor", "declared", "preprocess", "render", "source"]
+__all__ = [
+    "Fused",
+    "Kernel",
+    "Placed",
+    "Tensor",
+    "declared",
+    "opaque",
+    "preprocess",
+    "render",
+    "source",
+]

@@ -14,7 +14,7 @@ from engine.shader.accessors import STORED, Placed, Tensor, accessors, is_atomic
 from engine.shader.template import DECLARATION, declared, library, resolve
 
 _COMMENT = re.compile(r" *//.*")
-_UNIFORM = re.compile(r"^@group\(0\) @binding\(\d+\) var<uniform> params: Params;$", re.MULTILINE)
+UNIFORM = re.compile(r"^@group\(0\) @binding\(\d+\) var<uniform> params: Params;$", re.MULTILINE)
 _STRUCT = re.compile(r"^struct Params \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"^\s*(\w+): (\w+),")
 _OVERRIDE = re.compile(r"^override (\w+): (\w+) = (\w+);", re.MULTILINE)
@@ -179,7 +179,7 @@ def _render(
     files = library((*fused.includes, *formats_used), seen)
     fields = _params(stem, body) + fused.params
     fields += tuple(word for t in ordered for word in t.params)
-    core = _UNIFORM.sub("", _STRUCT.sub("", DECLARATION.sub("", body)))
+    core = UNIFORM.sub("", _STRUCT.sub("", DECLARATION.sub("", body)))
     whole = core + files + fused.functions
     declarations = _declarations(ordered, fields, whole, "shader-f16" in features)
     parts = [_header(core), *declarations, _without_header(core)]

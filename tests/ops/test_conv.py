@@ -228,9 +228,8 @@ def test_software_stores_in_loops() -> None:
     for case in (conv((1, 64, 9, 9), (64, 64, 1, 1)), conv((1, 64, 9, 9), (64, 64, 3, 3))):
         (call,) = lowered(case, "uniform-8x7", software=True)
         assert call.text["STORE"].count("store_y(") == 7
-        assert "(workgroup.x >> 31u); c <" in call.text["SUM"], "the driver knows where loops start"
         (call,) = lowered(case, "uniform-8x7")
-        assert call.text["STORE"].count("store_y(") == 8 * 7 and ">> 31u" not in call.text["SUM"]
+        assert call.text["STORE"].count("store_y(") == 8 * 7
     case = conv((1, 8, 9, 9), (8, 1, 3, 3), group=8)
     assert [c.text["STORE"].count("store_y(") for c in lowered(case, software=True)] == [7]
     assert [c.text["STORE"].count("store_y(") for c in lowered(case)] == [16]

@@ -411,9 +411,8 @@ def test_software_stores_in_loops() -> None:
     p = sized(128, 768, 770)
     (call,) = product_stage(p, "y", Target(software=True))
     assert call.text["BODY"].count("store4_y(") == call.text["BODY"].count("var sum0_")
-    assert "k = 0u;" not in call.text["BODY"], "the driver knows where loops start"
     (call,) = product_stage(p, "y", Target())
-    assert call.text["BODY"].count("store4_y(") == 8 and "k = 0u;" in call.text["BODY"]
+    assert call.text["BODY"].count("store4_y(") == 8
 
 
 SUBGROUPS = Target(subgroup_size=8, features=frozenset({"subgroups"}))

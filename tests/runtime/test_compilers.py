@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -336,3 +339,41 @@ def test_a_plan_that_is_only_looked_at_compiles_nothing(seen: Seen) -> None:
     with InferenceSession(parse(MIXED), device="gpu") as session:
         assert session.plan(mixed()).kernels
     assert not seen.compiled
+
+
+POOLED = """
+<ir_version: 8, opset_import: ["" : 18]>
+net (float[1,8,h,w] x) => (float[1,8,ho,wo] y) { y = MaxPool <kernel_shape = [3, 3]>(x) }
+"""
+NORMED = """
+<ir_version: 8, opset_import: ["" : 18]>
+net (float[8,n] x, float[n] scale) => (float[8,n] y) { y = LayerNormalization(x, scale) }
+"""
+RUN = """
+import sys
+import numpy as np, onnx
+import engine
+session = engine.InferenceSession(onnx.parser.parse_model(sys.argv[1]), device="gpu")
+inputs = session.get_inputs()
+for size in map(int, sys.argv[2:]):
+    shapes = {i.name: [d if isinstance(d, int) else size for d in i.shape] for i in inputs}
+    session.run(None, {name: np.ones(shape, np.float32) for name, shape in shapes.items()})
+"""
+
+
+@pytest.mark.parametrize("model", [POOLED, NORMED], ids=["pool", "norm"])
+def test_kernels_are_compiled_once_whatever_their_params(
+    device: Device, tmp_path: Path, model: str
+) -> None:
+    """Compilers dispatch them before it is known what for, and calls for many sizes."""
+    if not device.compiles_late:
+        pytest.skip("shaders in this driver's cache cannot be counted")
+    own = {"MESA_SHADER_CACHE_DIR": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "plans")}
+    subprocess.run(
+        [sys.executable, "-c", RUN, model, "16", "24", "32"],
+        env={**os.environ, **own},
+        check=True,
+        timeout=120,
+    )
+    folder = tmp_path / "mesa_shader_cache"
+    assert sum(path.is_file() for path in folder.rglob("*") if path.parent != folder) == 1

@@ -272,9 +272,8 @@ def test_a_shader_that_the_driver_refuses_shows_its_text(session: InferenceSessi
 
     assert session._device is not None
     kernel = replace(session.plan().kernels[0], wgsl="fn main() {\n  let a = nothing;\n}\n")
-    with pytest.raises(ShaderError, match="nothing") as caught:
+    with pytest.raises(ShaderError, match=r"\n   \d   let a = nothing;\n"):
         session._device.pipeline(kernel)
-    assert "   2   let a = nothing;" in str(caught.value)
     check_sum(session, 30)
 
 
