@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from engine.dims import Dim, ceildiv, product
@@ -89,7 +91,7 @@ class Storage:
             if not isinstance(self.capacity, int):
                 raise PlanError(f"the capacity {self.capacity} is not bound")
             room[self.axis] = self.capacity
-        size = int(np.prod(room, dtype=np.int64))
+        size = math.prod(room)
         stored = dtype.numpy if self.packing > 1 else _STORED[self.element]
         flat = np.frombuffer(words, dtype=stored, count=size).reshape(room)
         if self.growing:

@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -141,6 +142,35 @@ class Pipeline:
     kernel: Kernel
 
 
+class _Guard:
+    """Turns wgpu's errors in its block into DeviceError; a class, as generators take longer."""
+
+    def __init__(self, device: Device, what: str) -> None:
+        self._device = device
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not isinstance(error, (wgpu.GPUError, RuntimeError)):
+            return
+        device, what = self._device, self._what
+        title = device.info.title
+        if isinstance(error, wgpu.GPUOutOfMemoryError):
+            raise DeviceError(f"the memory of {title} is full: {what}") from error
+        if is_interrupt(error):
+            return
+        device.lost = device.lost or _says_lost(error)
+        state = "was lost" if device.lost else "refused"
+        raise DeviceError(f"{title} {state}: {what}: {error}") from error
+
+
 class Device:
     """One wgpu device, shared by all sessions on the same adapter and target.
 
@@ -183,19 +213,9 @@ class Device:
         if self.lost:
             raise DeviceError(f"the device on {self.info.title} was lost")
 
-    @contextmanager
-    def guarded(self, what: str) -> Iterator[None]:
+    def guarded(self, what: str) -> _Guard:
         """Turns wgpu's errors in the block into DeviceError, and notices a lost device."""
-        try:
-            yield
-        except wgpu.GPUOutOfMemoryError as error:
-            raise DeviceError(f"the memory of {self.info.title} is full: {what}") from error
-        except (wgpu.GPUError, RuntimeError) as error:
-            if is_interrupt(error):
-                raise
-            self.lost = self.lost or _says_lost(error)
-            state = "was lost" if self.lost else "refused"
-            raise DeviceError(f"{self.info.title} {state}: {what}: {error}") from error
+        return _Guard(self, what)
 
     @contextmanager
     def made_by(self, calls: native.Calls | None) -> Iterator[None]:

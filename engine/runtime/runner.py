@@ -114,17 +114,12 @@ class Runner:
         """
         outputs = self.graph.outputs if outputs is None else outputs
         self._recording, self._probe = recording, probe
-        if self.device is None:
-            prepared, binding = self._recalled(feeds, around or {})
-            try:
-                return prepared.executor.run(feeds, binding, outputs, (), recording, probe)
-            except LimitError as error:
-                log.info("planned anew: %s", error)
-        options = replace(
-            self.options, growing=self._growing(feeds, on_device), held_inputs=held(feeds)
-        )
+        options = self.options
+        growing, held_inputs = self._growing(feeds, on_device), held(feeds)
+        if growing or held_inputs:
+            options = replace(options, growing=growing, held_inputs=held_inputs)
         while True:
-            prepared, binding = self._prepare(feeds, options, around or {})
+            prepared, binding = self._recalled(feeds, options, around or {})
             try:
                 _scan(prepared.plan, feeds)
                 return prepared.executor.run(feeds, binding, outputs, on_device, recording, probe)
@@ -138,20 +133,23 @@ class Runner:
                 options = _without(options, error)
 
     def _recalled(
-        self, feeds: Mapping[str, Any], around: Mapping[str, int]
+        self, feeds: Mapping[str, Any], options: Options, around: Mapping[str, int]
     ) -> tuple[Prepared, Mapping[str, int]]:
-        """The plan for a call without a GPU: that of an earlier call with inputs of these sizes."""
-        if not all(type(v) is np.ndarray for v in feeds.values()):
-            return self._prepare(feeds, self.options, around)
+        """The plan for a call: that of an earlier one, if its inputs were arrays of these sizes."""
+        arrays = all(type(v) is np.ndarray for v in feeds.values())
+        if not arrays or self.planning or options is not self.options:
+            return self._prepare(feeds, options, around)
         key = tuple((n, v.dtype, v.shape) for n, v in feeds.items()), tuple(around.items())
         found = self._recent.get(key)
         if found is None or found[0] not in self.prepared:
             while len(self._recent) >= MAX_RECENT:
                 self._recent.pop(next(iter(self._recent)))
-            found = self._recent[key] = self._prepare(feeds, self.options, around)
-        elif found[0] is not self.prepared[0]:
-            self.prepared.remove(found[0])
-            self.prepared.insert(0, found[0])
+            found = self._recent[key] = self._prepare(feeds, options, around)
+        prepared, binding = found
+        if prepared is not self.prepared[0]:
+            self.prepared.remove(prepared)
+            self.prepared.insert(0, prepared)
+        prepared.binding = binding
         return found
 
     def _growing(

@@ -3,9 +3,28 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import TracebackType
+
+
+@dataclass(slots=True)
+class _Phase:
+    """Adds the time of its block to a phase of a call."""
+
+    times: CallTimes
+    name: str
+    start: float = 0.0
+
+    def __enter__(self) -> None:
+        self.start = time.perf_counter()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.times.add(self.name, time.perf_counter() - self.start)
 
 
 @dataclass
@@ -26,14 +45,9 @@ class CallTimes:
     uploaded_nbytes: int = 0
     downloaded_nbytes: int = 0
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Adds the time of a block to a phase."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.add(name, time.perf_counter() - start)
+    def phase(self, name: str) -> _Phase:
+        """A context that adds the time of its block to a phase."""
+        return _Phase(self, name)
 
     def add(self, name: str, seconds: float) -> None:
         """Adds to a phase what was measured elsewhere."""

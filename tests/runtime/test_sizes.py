@@ -219,6 +219,18 @@ def test_a_first_call_that_breaks_a_guard_does_not_decide_for_all(
         assert session.plans_made == 2
 
 
+def test_the_plan_for_sizes_seen_before_is_known_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    guard_abs(monkeypatch)
+    model = parse("g (float[n] x) => (float[n] y) { a = Abs(x) y = Neg(a) }")
+    with InferenceSession(model, device="gpu") as session:
+        for _ in range(2):
+            for n, device in ((4, "gpu"), (5, "cpu"), (6, "gpu")):
+                x = noise(n)
+                np.testing.assert_array_equal(session.run(None, {"x": x})[0], -np.abs(x))
+                assert session.explain().nodes[0].device == device
+            monkeypatch.setattr(runner_module, "bind_inputs", None)  # is not called any more
+
+
 def test_plans_are_evicted_by_last_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner_module, "MAX_PLANS", 2)
     with InferenceSession(parse(JOIN), device="gpu") as session:
