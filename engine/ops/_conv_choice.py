@@ -1,7 +1,8 @@
-"""The choice of register tiles for convolutions."""
+"""The choice of kernels and of register tiles for convolutions, for lowering and for costs."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from engine.ops._variants import (
 )
 from engine.records import dataclass
 from engine.target import Target
+from engine.windows import Windows
 
 _SHARED_TILES = ((16, 4), (32, 4), (16, 7), (8, 4))
 """Output channels and pixels of tiles with shared weights, the usual one first.
@@ -28,6 +30,36 @@ ENOUGH_PRODUCTS, MOST_WEIGHTS = 128, 96
 """In a trip of a loop on a GPU."""
 LOAD, LOAD_FOUR = 24, 52
 """What software takes for eight loads or stores, of one or of four neighbours, in products."""
+
+
+class Kind(enum.Enum):
+    """The kernel that a Conv takes.
+
+    Winograd's way, and sums over parts of the channels, are ways to run `POINTWISE` and `DENSE`
+    ones that follow from more than the geometry; costs do not know of them.
+    """
+
+    DEPTHWISE = "one channel a group: strips of it in registers"
+    PRODUCT = "images of one pixel: a product of two matrices"
+    POINTWISE = "one tap and no pads: register tiles over whole planes"
+    DENSE = "register tiles over rows of pixels"
+
+
+def kind_of(geo: Geometry) -> Kind:
+    """The kernel for a geometry."""
+    if geo.group_in == 1 and geo.group > 1:
+        return Kind.DEPTHWISE
+    if not is_pointwise(geo.win):
+        return Kind.DENSE
+    one_pixel = geo.group == 1 and set(geo.win.size) == {1}
+    return Kind.PRODUCT if one_pixel else Kind.POINTWISE
+
+
+def is_pointwise(win: Windows) -> bool:
+    """Whether every window is one pixel of the input."""
+    return all(
+        k == 1 and b == e == 0 for k, b, e in zip(win.kernel, win.begin, win.end, strict=True)
+    )
 
 
 @dataclass(frozen=True)
@@ -147,9 +179,9 @@ def styled(geo: Geometry, style: str, target: Target) -> Geometry:
     tile, most = wanted.tile, bounds(geo.group_out)[1] or 8
     if tile.shared:
         fits = shares_loads(target) and most >= 8
-        return replace(geo, pack=tile.rows, columns=tile.columns) if fits else geo
+        return replace(geo, pack=tile.rows, shared_columns=tile.columns) if fits else geo
     pack = max(pack_of(geo.group_out), tile.rows) if most > 4 else 4
-    return replace(geo, pack=pack, columns=0, style=style)
+    return replace(geo, pack=pack, shared_columns=0, style=style)
 
 
 def _styled_ways(geo: Geometry, width: Dim, wide: bool, step: str) -> list[Way]:
@@ -166,6 +198,17 @@ def _styled_ways(geo: Geometry, width: Dim, wide: bool, step: str) -> list[Way]:
 def blocks_of(geo: Geometry, tile: Tile) -> Dim:
     """Blocks of channels of a group."""
     return ceildiv(geo.group_out, tile.rows)
+
+
+def usual_way(geo: Geometry, width: Dim, target: Target, step: str = "") -> Way:
+    """The tile that `ways_of` gives where sizes are no reason for another; costs count it."""
+    if geo.shares:
+        # small workgroups fill small maps best, but each has its price
+        depth = bounds(geo.group_in * geo.taps)[0] or 0
+        lanes = SHARED_BY if depth >= 64 else 8 * SHARED_BY
+        return Way(Tile(geo.pack, geo.shared_columns, shared=True), (lanes, 1))
+    columns = software_columns(width) if target.software else 4
+    return Way(Tile(min(geo.pack, 8), columns, step=step), (64, 1))
 
 
 def ways_of(
@@ -193,16 +236,12 @@ def _ways_of(
 ) -> list[Way]:
     if geo.style:
         return _styled_ways(geo, width, wide, step)
-    if geo.columns:
-        return _shared_ways(geo, width)
-    pack, whole = min(geo.pack, 8), divisible(width, 4)
-    usual = Way(Tile(pack, 4, step=step), (64, 1))
-    fours = [Way(Tile(pack, 4, True), (64, 1), (whole,))] if wide else []
-    if target.software:
-        columns = software_columns(width)
-        large = Way(Tile(pack, columns, step=step), (64, 1))
-        vector = replace(large, tile=Tile(pack, columns, True), when=(whole,))
-        return [vector, large] if wide and columns % 4 == 0 else [large]
+    usual, whole = usual_way(geo, width, target, step), divisible(width, 4)
+    pack, columns = usual.tile.rows, usual.tile.columns
+    vector = replace(usual, tile=replace(usual.tile, wide=True), when=(whole,))
+    fours = [vector] if wide and columns % 4 == 0 else []
+    if target.software or geo.shares:
+        return [*fours, usual]
     few = [Way(Tile(r, c, step=step), (64, 1)) for r, c in ((geo.pack, 1), (pack, 2))]
     ways = [*(fours if fours and whole.known else [usual]), usual, *few]
     if is_static((rows, width, loop.trips, geo.group_out)):
@@ -255,14 +294,3 @@ def software_columns(width: Dim) -> int:
         return 8
     spare = {8: -(-width // 8) * 8, 7: -(-width // 7) * 7 * (1.15 if width % 4 == 0 else 1.0)}
     return min(spare, key=lambda columns: spare[columns])
-
-
-def _shared_ways(geo: Geometry, width: Dim) -> list[Way]:
-    """Small workgroups fill small maps best, but each has its price."""
-    depth = bounds(geo.group_in * geo.taps)[0] or 0
-    lanes = SHARED_BY if depth >= 64 else 8 * SHARED_BY
-    tile = Tile(geo.pack, geo.columns, shared=True)
-    found = [Way(tile, (lanes, 1))]
-    if geo.columns == 4:
-        found.insert(0, Way(replace(tile, wide=True), (lanes, 1), (divisible(width, 4),)))
-    return found

@@ -52,7 +52,8 @@ class Geometry:
         win: windows, `size` being that of the input.
         batch, group, group_in, group_out: channels are those of one group.
         pack: output channels that lie together in the packed weights.
-        columns: pixels of an invocation, if those of a subgroup of 8 share weights; else 0.
+        shared_columns: pixels of an invocation, where those of a subgroup of 8 share the loads of
+            weights; 0 where they do not.
         style: the tile that tuning chose, a name in `STYLES`; "" for none.
         sums: where sums go if each `group` is a part of the input channels; "" if it is none.
     """
@@ -63,9 +64,14 @@ class Geometry:
     group_in: Dim
     group_out: Dim
     pack: int
-    columns: int = 0
+    shared_columns: int = 0
     style: str = ""
     sums: str = ""
+
+    @property
+    def shares(self) -> bool:
+        """Whether the invocations of a subgroup share the loads of weights."""
+        return self.shared_columns > 0
 
     @property
     def taps(self) -> Dim:

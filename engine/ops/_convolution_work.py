@@ -12,7 +12,7 @@ from cpu_fallback.convolve_winograd import NUMBERS, TILE, bands, tiles
 from cpu_fallback.planes import layout
 from cpu_fallback.windows import Windows, windows
 from engine.ops import NodeView
-from engine.ops._conv_choice import software_columns
+from engine.ops._conv_choice import Kind, kind_of, usual_way
 from engine.ops._conv_strip import strip_rows
 from engine.ops._convolution import Geometry
 from engine.ops._work import FLOAT_NBYTES, ceil_to, in_shape, integers, out_shape
@@ -141,27 +141,21 @@ def conv_transpose_cpu(view: NodeView) -> CpuWork:
     )
 
 
-def columns_of(view: NodeView, geo: Geometry, width: int) -> int:
-    """Pixels of an invocation."""
-    return geo.columns or (software_columns(width) if view.target.software else 4)
-
-
 def tiles_gpu(view: NodeView, geo: Geometry, rows: int, width: int, loads: int) -> GpuWork:
     """Register tiles over `rows` rows of `width` pixels: those that stick out count.
 
     `loads` is how many loads of pixels a tile makes for all that it sums up, a block of channels.
     """
-    columns = columns_of(view, geo, width)
+    way = usual_way(geo, width, view.target)
+    pack, columns = way.tile.rows, way.tile.columns
     tiles = rows * -(-width // columns)
     depth, group_out = integers((geo.group_in * geo.taps, geo.group_out))
-    lanes = LANES if not geo.columns else (8 if depth >= LANES else LANES)
-    pack = geo.pack if geo.columns else min(geo.pack, 8)
     blocks = geo.group * -(-group_out // pack)
-    if not geo.columns and not view.target.software and tiles < 48:
+    if not geo.shares and not view.target.software and tiles < 48:
         # of small maps invocations take a pixel of more channels; who is idle takes no one's place
         pack, blocks = geo.pack, geo.group * -(-group_out // geo.pack)
     else:
-        tiles = ceil_to(tiles, lanes)
+        tiles = ceil_to(tiles, way.workgroup[0])
     return GpuWork(
         launches=1 if view.const(1) is not None else 2,
         fmas=tiles * columns * blocks * pack * depth,
@@ -175,7 +169,7 @@ def dense_gpu(view: NodeView, geo: Geometry) -> GpuWork:
     win = geo.win
     batch, depth, height, wide, group_in = integers((geo.batch, *win.kernel, geo.group_in))
     out, step, in_width = integers(win.out), win.strides[2], integers(win.size)[2]
-    columns = columns_of(view, geo, out[2])
+    columns = usual_way(geo, out[2], view.target).tile.columns
     unrolled = step <= wide and step <= 2 and win.dilations[2] == 1
     times = -(-wide // 8)
     row = times * ((columns - 1) * step) + wide if unrolled else columns * wide
@@ -188,7 +182,7 @@ def pointwise_gpu(view: NodeView, geo: Geometry) -> GpuWork:
     """Pixels by fours where planes are multiples of four."""
     batch, group_in = integers((geo.batch, geo.group_in))
     plane = prod(integers(geo.win.out))
-    columns = columns_of(view, geo, plane)
+    columns = usual_way(geo, plane, view.target).tile.columns
     fours = plane % 4 == 0 and max(geo.win.strides) == 1 and columns % 4 == 0
     loads = group_in * (columns // 4 if fours else columns)
     return tiles_gpu(view, geo, batch, plane, loads)
@@ -215,14 +209,14 @@ def depthwise_gpu(view: NodeView, geo: Geometry) -> GpuWork:
 def conv_loads(view: NodeView, geo: Geometry) -> float:
     """How often an element of the input is loaded: by each block of channels, and each tap."""
     win = geo.win
-    (group_in, group_out) = integers((geo.group_in, geo.group_out))
+    (group_out,) = integers((geo.group_out,))
     depth, height, width = integers(win.kernel)
     pixels = prod(integers(win.out)) / max(prod(integers(win.size)), 1)
-    if group_in == 1 and geo.group > 1:
+    if kind_of(geo) is Kind.DEPTHWISE:
         _, step_h, step_w = win.strides
         rows = 4 // step_h if max(height, width, 2 * step_h, 2 * step_w) <= 5 else 1
         seen_h, seen_w = (rows - 1) * step_h + height, 3 * step_w + width
         return group_out * depth * pixels * seen_h * seen_w / (4 * rows)
-    columns = columns_of(view, geo, integers(win.out)[2])
+    columns = usual_way(geo, integers(win.out)[2], view.target).tile.columns
     row = (columns - 1) * min(win.strides[2], width) + width
     return -(-group_out // min(geo.pack, 8)) * depth * height * pixels * row / columns

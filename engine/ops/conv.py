@@ -38,8 +38,11 @@ from engine.ops._conv_border import OUTSIDE, folded, folds, with_border
 from engine.ops._conv_calls import packed_weights, tile_call
 from engine.ops._conv_choice import (
     STYLES,
+    Kind,
     Loop,
     Way,
+    is_pointwise,
+    kind_of,
     parts_of,
     shared_tile,
     software_columns,
@@ -117,26 +120,15 @@ def geometry(view: NodeView) -> Geometry:
         return geo
     rows, width, loop = _loop(geo)
     pack, columns = shared_tile(group_out, rows, width, loop)
-    return replace(geo, pack=pack, columns=columns)
-
-
-def _is_pointwise(win: Windows) -> bool:
-    return all(
-        k == 1 and b == e == 0 for k, b, e in zip(win.kernel, win.begin, win.end, strict=True)
-    )
+    return replace(geo, pack=pack, shared_columns=columns)
 
 
 def _loads_by_plane(view: NodeView) -> bool:
-    geo = geometry(view)
-    return _is_pointwise(geo.win) and not _is_depthwise(geo)
-
-
-def _is_depthwise(geo: Geometry) -> bool:
-    return geo.group_in == 1 and geo.group > 1
+    return kind_of(geometry(view)) in (Kind.POINTWISE, Kind.PRODUCT)
 
 
 def _border(view: NodeView, pad: NodeView) -> Node | str:
-    if _is_depthwise(geometry(view)):
+    if kind_of(geometry(view)) is Kind.DEPTHWISE:
         return "a depthwise convolution loads neighbours at once"
     return with_border(view, pad)
 
@@ -146,14 +138,15 @@ def supports(view: NodeView) -> Support:
     if len(view.shape(0)) > 5:
         return no("kernels have at most three spatial axes")
     geo = geometry(view)
-    return geometry_support(view, geo, trips_of(geo, _is_pointwise(geo.win)))
+    return geometry_support(view, geo, trips_of(geo, is_pointwise(geo.win)))
 
 
 def _lower(view: Lowering) -> list[Stage]:
     geo = geometry(view)
-    if _is_depthwise(geo):
+    kind = kind_of(geo)
+    if kind is Kind.DEPTHWISE:
         return [_depthwise(view, geo)]
-    if _is_one_pixel(geo):
+    if kind is Kind.PRODUCT:
         return [_product(view, geo)]
     size = _tile_size(view, geo)
     if size:
@@ -162,11 +155,6 @@ def _lower(view: Lowering) -> list[Stage]:
     if parts > 1:
         return _split(view, geo, parts)
     return _direct(view, styled(geo, view.style, view.target))
-
-
-def _is_one_pixel(geo: Geometry) -> bool:
-    """Whether every image has one pixel, so that a convolution is a product of two matrices."""
-    return geo.group == 1 and _is_pointwise(geo.win) and set(geo.win.size) == {1}
 
 
 def _product(view: Lowering, geo: Geometry) -> Stage:
@@ -187,8 +175,8 @@ def _product(view: Lowering, geo: Geometry) -> Stage:
 
 def _direct(view: Lowering, geo: Geometry) -> list[Stage]:
     stages, packed = packed_weights(view, geo, transposed=False)
-    calls = _pointwise(view, geo, packed) if _is_pointwise(geo.win) else _dense(view, geo, packed)
-    return [*stages, choose(calls)]
+    calls = _pointwise if is_pointwise(geo.win) else _dense
+    return [*stages, choose(calls(view, geo, packed))]
 
 
 def _split(view: Lowering, geo: Geometry, parts: int) -> list[Stage]:
@@ -204,7 +192,7 @@ def _split(view: Lowering, geo: Geometry, parts: int) -> list[Stage]:
 
 def _parts(view: Lowering, geo: Geometry) -> int:
     """Parts of the input channels that are summed by themselves, so that more of a GPU is busy."""
-    if view.style or view.target.software or geo.columns or geo.group != 1:
+    if view.style or view.target.software or geo.shares or geo.group != 1:
         return 1
     rows, width, loop = _loop(geo)
     sizes = (rows, width, loop.trips, geo.group_in, geo.group_out, geo.batch)
@@ -216,7 +204,7 @@ def _parts(view: Lowering, geo: Geometry) -> int:
 def _loop(geo: Geometry) -> tuple[Dim, Dim, Loop]:
     """Rows of tiles of register tiles, pixels of a row, and the inner loop."""
     win = geo.win
-    if _is_pointwise(win):
+    if is_pointwise(win):
         trips = ceildiv(geo.group_in, UNROLL)
         loop = Loop(trips, UNROLL, (UNROLL, 0), floordiv(geo.group_in, UNROLL))
         return geo.batch, product(win.out), loop
@@ -254,7 +242,7 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
         more.update(zip(names, (*win.size[1:], *win.out[1:], *win.strides), strict=True))
     _, _, loop = _loop(geo)
     found = ways_of(geo, geo.batch, plane, loop, view.target)
-    if not geo.columns and not geo.style:
+    if not geo.shares and not geo.style:
         few = Way(Tile(min(geo.pack, 8), 1), (8, 8), (at_least(2, plane),))
         found.insert(0, few.rolled if view.target.software else few)
     calls = []
@@ -434,11 +422,15 @@ def flops(view: NodeView) -> Dim:
 
 def _gpu(view: NodeView) -> GpuWork:
     geo = geometry(view)
-    if _is_depthwise(geo):
-        return depthwise_gpu(view, geo)
-    if _is_one_pixel(geo):
-        return product_gpu(1, *integers((geo.batch, geo.group_in, geo.group_out)))
-    return pointwise_gpu(view, geo) if _is_pointwise(geo.win) else dense_gpu(view, geo)
+    match kind_of(geo):
+        case Kind.DEPTHWISE:
+            return depthwise_gpu(view, geo)
+        case Kind.PRODUCT:
+            return product_gpu(1, *integers((geo.batch, geo.group_in, geo.group_out)))
+        case Kind.POINTWISE:
+            return pointwise_gpu(view, geo)
+        case Kind.DENSE:
+            return dense_gpu(view, geo)
 
 
 def _agree(view: NodeView) -> Iterator[Guard]:
