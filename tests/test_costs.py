@@ -19,6 +19,7 @@ from engine.ops import OpDef
 from engine.passes.infer import infer
 from engine.passes.symbols import dims_of
 from engine.rates import DeviceProfile
+from engine.target import Target
 from engine.work import FAR_NBYTES, NEAR_NBYTES, CpuWork, GpuWork, Products, pass_ns
 from tests.profiles import changed, round_profile
 from tests.small_graphs import Builder
@@ -188,6 +189,20 @@ def test_work_counts_elements_at_the_binding(monkeypatch: pytest.MonkeyPatch) ->
     assert found["shape"].cpu.passes == (16,), "a shape is known without reading the content"
     assert found["m"] == Work(GpuWork(1), CpuWork(3, passes=(160,)))
     assert found["size"].free, "what is known from the sizes is not computed"
+
+
+def test_a_depthwise_kernel_that_is_not_unrolled_loads_more() -> None:
+    loads = []
+    for dilation in (1, 2):
+        graph = parsed(
+            f"""g (float[1, 8, 32, 32] x, float[8, 1, 3, 3] w) => (float[1, 8, 32, 32] y) {{
+                y = Conv<group=8, dilations=[{dilation}, {dilation}], auto_pad="SAME_UPPER">(x, w)
+            }}"""
+        )
+        graph = infer(graph).graph
+        (work,) = costs.works(graph, Sizes(graph), Target.baseline()).values()
+        loads.append(work.gpu.loads)
+    assert loads[1] > 2 * loads[0] > 0
 
 
 def test_a_body_counts_as_often_as_it_runs() -> None:

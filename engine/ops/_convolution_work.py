@@ -13,7 +13,7 @@ from cpu_fallback.planes import layout
 from cpu_fallback.windows import Windows, windows
 from engine.ops import NodeView
 from engine.ops._conv_choice import Kind, kind_of, usual_way
-from engine.ops._conv_strip import strip_rows
+from engine.ops._conv_depthwise import usual_strip
 from engine.ops._convolution import Geometry
 from engine.ops._work import FLOAT_NBYTES, ceil_to, in_shape, integers, out_shape
 from engine.work import CpuWork, GpuWork, Products
@@ -194,14 +194,13 @@ def depthwise_gpu(view: NodeView, geo: Geometry) -> GpuWork:
     depth, height, width = integers(win.kernel)
     out_d, out_h, out_w = integers(win.out)
     _, step_h, step_w = win.strides
-    known = max(height, width) <= 5 and max(step_h, step_w) <= 2
-    rows = strip_rows(step_h, out_h, view.target.software) if known else 1
-    columns = 4 if rows > 1 or not known else 8
+    strip = usual_strip(win, view.target.software)
+    rows, columns = strip.rows, strip.columns
     (planes,) = integers((geo.batch * geo.group * geo.group_out * out_d,))
     strips = ceil_to(planes * -(-out_h // rows) * -(-out_w // columns), LANES)
     taps = height * width
     seen = ((rows - 1) * step_h + height) * ((columns - 1) * step_w + width)
-    loads = strips * depth * (seen + taps if known else taps * (columns + 1))
+    loads = strips * depth * (taps * (columns + 1) if strip.kernel is None else seen + taps)
     fmas = strips * depth * rows * columns * taps
     return GpuWork(1, loads=loads, ops=FMA_OPS * fmas, nbytes=prod(out_shape(view)) * FLOAT_NBYTES)
 

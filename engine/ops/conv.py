@@ -29,7 +29,6 @@ from engine.ops import (
     Stage,
     Support,
     _conv_winograd,
-    linear,
     no,
     register,
 )
@@ -45,11 +44,10 @@ from engine.ops._conv_choice import (
     kind_of,
     parts_of,
     shared_tile,
-    software_columns,
     styled,
     ways_of,
 )
-from engine.ops._conv_strip import Strip, strip_rows
+from engine.ops._conv_depthwise import depthwise_stage
 from engine.ops._conv_tile import Tile, indented, join
 from engine.ops._convolution import (
     Geometry,
@@ -145,7 +143,7 @@ def _lower(view: Lowering) -> list[Stage]:
     geo = geometry(view)
     kind = kind_of(geo)
     if kind is Kind.DEPTHWISE:
-        return [_depthwise(view, geo)]
+        return [depthwise_stage(view, geo)]
     if kind is Kind.PRODUCT:
         return [_product(view, geo)]
     size = _tile_size(view, geo)
@@ -326,93 +324,6 @@ def _inner_loops(geo: Geometry, tile: Tile, target: Target) -> list[tuple[str, b
     if isinstance(pad, int) and aligned and step == 1 and pad % 4 == dilation % 4 == 0:
         found.insert(0, (text(loops.taps(tile, kernel, aligned=True)), True))
     return found
-
-
-def _strips(win: Windows, planes: Dim, software: bool) -> list[tuple[Strip, tuple[Guard, ...]]]:
-    """Strips of rows by columns, best first: large ones where enough of them are left."""
-    _, height, width = win.kernel
-    strides = win.strides[1:]
-    if not (
-        isinstance(height, int)
-        and isinstance(width, int)
-        and max(height, width) <= 5
-        and max(strides) <= 2
-        and max(win.dilations[1:]) == 1
-    ):
-        return [(Strip(1, 4), ())] if software else _strips_by_rows(win, planes)
-    rolled = software and win.kernel[0] == win.size[0] == win.out[0] == 1 and win.out[1] != 1
-    rows = strip_rows(strides[0], win.out[1], rolled)
-    strip = Strip(rows, 4 if rows > 1 else 8, (height, width), (strides[0], strides[1]))
-    strip = replace(strip, edge_rows=win.edges(rows, axis=1), singles=software, rolled=rolled)
-    whole, pad = divisible(win.out[2], 4), win.begin[2]
-    if software and software_columns(win.out[2]) == 7 and whole.known is False:
-        strip = replace(strip, columns=7)
-    found = [(replace(strip, wide=True), (whole,)), (strip, ())]
-    if isinstance(pad, int):
-        fours = replace(strip, wide=True, lead=pad % 4)
-        guards = (whole, divisible(win.size[2], 4))
-        eights = planes * ceildiv(win.out[1], 4 // strides[0]) * ceildiv(win.out[2], 8)
-        many = (*guards, at_least(eights, 4096), at_least(win.out[2], 16))
-        found = [(fours, guards), *found]
-        if height * width <= 9:
-            # of more weights and sums, only three waves of a small GPU have room
-            found.insert(0, (replace(fours, columns=8), many))
-    return [
-        (replace(strip, edges=win.edges(strip.columns, strip.wide)), when) for strip, when in found
-    ]
-
-
-def _strips_by_rows(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
-    """Strips for GPUs of kernels that are large, dilated, or have large strides."""
-    width, strides, dilation = win.kernel[2], win.strides[1:], win.dilations[2]
-    if not isinstance(width, int):
-        return [(Strip(1, 4), ())]
-    strip = Strip(1, 8, strides=(strides[0], strides[1]), width=width, dilation=dilation)
-    strip = replace(strip, edges=win.edges(8))
-    whole, many = divisible(win.out[2], 4), at_least(planes * win.out[1] * win.out[2], 1 << 16)
-    found = []
-    for columns, enough in ((8, (many, at_least(win.out[2], 16))), (4, ())):
-        found += [
-            (replace(strip, columns=columns, wide=True), (*enough, whole)),
-            (replace(strip, columns=columns), enough),
-        ]
-    return found
-
-
-def _depthwise(view: Lowering, geo: Geometry) -> Stage:
-    win, bias = geo.win, view.has(2)
-    tensors = {"x": view.node.inputs[0], "w": view.node.inputs[1], "y": view.node.outputs[0]}
-    if bias:
-        tensors["b"] = view.node.inputs[2]
-    planes = geo.batch * geo.group * geo.group_out * win.out[0]
-    calls = []
-    for strip, guards in _strips(win, planes, view.target.software):
-        tiles_w = ceildiv(win.out[2], strip.columns)
-        tiles_h = ceildiv(win.out[1], strip.rows)
-        count = planes * tiles_h * tiles_w
-        params: dict[str, Dim | float] = {
-            "tiles": count,
-            "tiles_w": tiles_w,
-            "columns": strip.columns,
-            "tiles_h": tiles_h,
-            "rows": strip.rows,
-            "groups": geo.group,
-            "multiplier": geo.group_out,
-            **win.params(),
-        }
-        calls.append(
-            KernelCall(
-                "conv_depthwise",
-                tensors,
-                params,
-                linear(count),
-                flags=frozenset(["BIAS"] * bias + ["ROLLED"] * strip.rolled),
-                text={"START": strip.start(), "TAPS": strip.taps(), "STORE": strip.store()},
-                trips=trips_of(geo),
-                when=guards,
-            )
-        )
-    return choose(calls)
 
 
 def flops(view: NodeView) -> Dim:
