@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
+
+from engine.runtime.files import replacing
 
 
 def file_name(title: str, *depends: object) -> str:
@@ -18,12 +18,5 @@ def file_name(title: str, *depends: object) -> str:
 
 def write(path: Path, text: str) -> None:
     """Writes a file whole or not at all. Raises: OSError if it cannot be written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    with replacing(path) as file:
+        file.write(text.encode())

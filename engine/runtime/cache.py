@@ -13,13 +13,14 @@ import hashlib
 import logging
 import mmap
 import os
-import tempfile
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from weakref import WeakSet
 
 import numpy as np
+
+from engine.runtime.files import replacing
 
 log = logging.getLogger(__name__)
 
@@ -84,11 +85,8 @@ def store(name: str, parts: Iterable[bytes | memoryview]) -> bool:
     place = folder()
     if place is None:
         return False
-    temporary = None
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=place, suffix=".tmp")
-        with os.fdopen(handle, "w+b") as file:
+        with replacing(place / name) as file:
             file.write(bytes(_HEADER_NBYTES))
             for part in parts:
                 file.write(part)
@@ -97,7 +95,6 @@ def store(name: str, parts: Iterable[bytes | memoryview]) -> bool:
                 digest = _digest(memoryview(whole)[_HEADER_NBYTES:])
             file.seek(0)
             file.write(_MAGIC + digest)
-        os.replace(temporary, place / name)
         _prune(place, name)
     except OSError as error:
         why = error.strerror or error
@@ -105,8 +102,6 @@ def store(name: str, parts: Iterable[bytes | memoryview]) -> bool:
         hint = f"{VARIABLE} is another folder, or off"
         log.log(level, "nothing can be kept for later starts in %s: %s; %s", place, why, hint)
         _told.add(place)
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
         return False
     return True
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from engine.runtime import cache, header
+from engine.runtime.files import replacing
 
 SESSION = """
 import numpy as np
@@ -76,6 +77,20 @@ def test_the_files_used_longest_ago_go_first(place: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(cache, "MAX_NBYTES", 10)
     cache.store("e", [bytes(1000)])
     assert not list(place.iterdir())
+
+
+@pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
+def test_what_was_not_written_to_the_end_leaves_what_was_there(
+    tmp_path: Path, error: type[BaseException]
+) -> None:
+    path = tmp_path / "folder" / "a"
+    for content in (b"first", b"second"):
+        with replacing(path) as file:
+            file.write(content)
+    with pytest.raises(error), replacing(path) as file:
+        file.write(b"half")
+        raise error
+    assert path.read_bytes() == b"second" and list(path.parent.iterdir()) == [path]
 
 
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
