@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -57,19 +56,18 @@ def feeds(n: int = 2, flag: bool = True) -> dict[str, Array]:
 
 
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A model file, with an empty cache."""
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A model file, with an empty cache, to which nothing is written once the test is over."""
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "kept"))
     onnx.save(model(), tmp_path / "model.onnx")
     os.utime(tmp_path / "model.onnx", (1000, 1000))
-    return tmp_path / "model.onnx"
+    yield tmp_path / "model.onnx"
+    cache.finish()
 
 
 def kept(path: Path) -> list[Path]:
     cache.flush(wait=True)
-    for thread in threading.enumerate():
-        if thread.name == "onnx-wgpu cache":
-            thread.join()
+    cache.finish()
     return sorted((path.parent / "kept").glob("start-*"))
 
 
