@@ -24,6 +24,7 @@ from cpu_fallback import convolve_winograd, threads
 from cpu_fallback.convolve_depthwise import depthwise
 from cpu_fallback.convolve_pieces import Compute, Sizes, pieces, scratch
 from cpu_fallback.convolve_taps import by_taps
+from cpu_fallback.planes import taps_are_shifts
 from cpu_fallback.products import add_rows, product, run_of
 from cpu_fallback.registry import Memo, Tensor
 from cpu_fallback.windows import Windows
@@ -70,8 +71,7 @@ def route(win: Windows, channels: int, each: int, group: int, constant: bool) ->
 
 def _is_flat(win: Windows) -> bool:
     """Whether it pays to compute on rows with their padding, as one run of memory."""
-    phases = math.prod(min(s, k) for s, k in zip(win.strides, win.kernel, strict=True))
-    if phases > 1 or math.prod(win.kernel) > MAX_TAPS:
+    if not taps_are_shifts(win) or math.prod(win.kernel) > MAX_TAPS:
         return False
     waste = math.prod(
         (o + (k - 1) * d) / o
@@ -287,11 +287,19 @@ def _taps(sizes: Sizes, padded: list[int], groups: int, rows: int) -> tuple[_Tap
     )
 
 
+def bands(
+    win: Windows, group: int, channels: int, each: int, itemsize: int
+) -> list[tuple[slice, slice]]:
+    """Groups and rows of windows whose taps are copied together, as `pieces` cuts them."""
+    numbers = channels * math.prod(win.kernel) + each
+    return pieces(group, win.out[0], numbers * math.prod(win.out[1:]) * itemsize)
+
+
 def _by_columns(sizes: Sizes) -> Compute:
     """One product of the taps of every window."""
     win, batch, group, channels, each, dtype = sizes
     inner = channels * math.prod(win.kernel)
-    parts = pieces(group, win.out[0], (inner + each) * math.prod(win.out[1:]) * dtype.itemsize)
+    parts = bands(win, group, channels, each, dtype.itemsize)
     cuts = [_cut(sizes, image, *part) for image in range(batch) for part in parts]
     multiply = np.matmul if len(cuts) > 1 else product
     windows = batch * group * math.prod(win.out) // len(cuts)

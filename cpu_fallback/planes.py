@@ -16,30 +16,24 @@ Span = tuple[int, int, slice]
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How rows of windows lie in planes [..., phases, positions].
+class Planes:
+    """Which pixels planes [..., positions] hold for rows of windows.
 
-    The strides split the padded input into phases, of which every tap reads one. Window `o` reads
-    its tap at `[..., phase, shift + o]`, where `o` counts positions row-major in `size`; positions
-    beyond the last window of an axis hold numbers of no meaning.
+    A window reads a tap at `[..., shift + position]`, where positions are row-major in `size`.
+    Those beyond the last window of an axis hold numbers of no meaning. Along an axis, windows are
+    next to each other, or have one tap: then planes hold the pixels that windows begin with.
 
     Attributes:
         win: the windows.
         size: positions of each axis.
-        phases: offset of each phase on each axis.
-        taps: phase and shift of each tap of the kernel, row-major.
-        inner: for each phase, where the axes after the first read.
-        lines: the distinct sets of taps along the last axis, each as phases and shifts.
-        leads: for each tap of the other axes, its line, and how far it lies beyond it.
+        shifts: that of each tap of the kernel, row-major.
+        inner: where the axes after the first read.
     """
 
     win: Windows
     size: tuple[int, ...]
-    phases: tuple[tuple[int, ...], ...]
-    taps: tuple[tuple[int, int], ...]
-    inner: tuple[tuple[Span, ...], ...]
-    lines: tuple[tuple[tuple[int, int], ...], ...]
-    leads: tuple[tuple[int, int], ...]
+    shifts: tuple[int, ...]
+    inner: tuple[Span, ...]
 
     @property
     def row(self) -> int:
@@ -70,20 +64,19 @@ class Layout:
     def fill(self, target: Tensor, x: Tensor, first: int) -> None:
         """Writes the planes of `x` [..., spatial] from row `first` on, padding with zeros.
 
-        target: [..., phases, rows, positions of a row].
+        target: [..., rows, positions of a row].
         """
         rows = target.shape[-2]
         shaped = target.reshape(*target.shape[:-1], *self.size[1:])
         lead = (slice(None),) * (x.ndim - len(self.size))
-        for index, phase in enumerate(self.phases):
-            spans = (span(self.win, 0, phase[0], first, rows), *self.inner[index])
-            inside: list[Any] = [*lead, index]
-            for start, end, _ in spans:
-                if start:
-                    shaped[(*inside, slice(0, start))] = 0
-                shaped[(*inside, slice(end, None))] = 0
-                inside.append(slice(start, end))
-            shaped[tuple(inside)] = x[(*lead, *(source for _, _, source in spans))]
+        spans = (span(self.win, 0, 0, first, rows), *self.inner)
+        inside: list[Any] = [*lead]
+        for start, end, _ in spans:
+            if start:
+                shaped[(*inside, slice(0, start))] = 0
+            shaped[(*inside, slice(end, None))] = 0
+            inside.append(slice(start, end))
+        shaped[tuple(inside)] = x[(*lead, *(source for _, _, source in spans))]
 
 
 def span(win: Windows, axis: int, phase: int, first: int, count: int) -> Span:
@@ -97,33 +90,21 @@ def span(win: Windows, axis: int, phase: int, first: int, count: int) -> Span:
     return start, end, slice(at, at + (end - start - 1) * stride + 1, stride)
 
 
+def taps_are_shifts(win: Windows) -> bool:
+    """Whether a tap is a shift of the pixels: along each axis the stride or the kernel is 1."""
+    return all(s == 1 or k == 1 for s, k in zip(win.strides, win.kernel, strict=True))
+
+
 @functools.lru_cache(maxsize=1024)
-def layout(win: Windows) -> Layout:
-    """The layout for windows of which every axis has at least one."""
-    size = tuple(
-        o + (k - 1) * d // s
-        for o, k, d, s in zip(win.out, win.kernel, win.dilations, win.strides, strict=True)
-    )
-    starts = [[t * d for t in range(k)] for k, d in zip(win.kernel, win.dilations, strict=True)]
-    used = [sorted({a % s for a in each}) for each, s in zip(starts, win.strides, strict=True)]
-    phases = tuple(itertools.product(*used))
+def planes_of(win: Windows) -> Planes:
+    """The planes for windows whose taps are shifts, of which every axis has at least one."""
+    reach = [(k - 1) * d for k, d in zip(win.kernel, win.dilations, strict=True)]
+    size = tuple(o + r for o, r in zip(win.out, reach, strict=True))
     steps = [math.prod(size[axis + 1 :]) for axis in range(len(size))]
-    taps = []
-    for offsets in itertools.product(*starts):
-        phase = tuple(a % s for a, s in zip(offsets, win.strides, strict=True))
-        moves = (a // s * step for a, s, step in zip(offsets, win.strides, steps, strict=True))
-        taps.append((phases.index(phase), sum(moves)))
-    inner = tuple(
-        tuple(span(win, axis, phase[axis], 0, size[axis]) for axis in range(1, len(size)))
-        for phase in phases
+    starts = [range(0, r + 1, d) for r, d in zip(reach, win.dilations, strict=True)]
+    shifts = (
+        sum(at * step for at, step in zip(tap, steps, strict=True))
+        for tap in itertools.product(*starts)
     )
-    lines: list[tuple[tuple[int, int], ...]] = []
-    leads = []
-    for start in range(0, len(taps), win.kernel[-1]):
-        each = taps[start : start + win.kernel[-1]]
-        first = min(shift for _, shift in each)
-        line = tuple((phase, shift - first) for phase, shift in each)
-        if line not in lines:
-            lines.append(line)
-        leads.append((lines.index(line), first))
-    return Layout(win, size, phases, tuple(taps), inner, tuple(lines), tuple(leads))
+    inner = tuple(span(win, axis, 0, 0, size[axis]) for axis in range(1, len(size)))
+    return Planes(win, size, tuple(shifts), inner)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-from cpu_fallback.convolve import MIN_RUN, Route, route
-from cpu_fallback.convolve_depthwise import bands as depthwise_bands
+from cpu_fallback import convolve, convolve_depthwise, convolve_taps, convolve_winograd
+from cpu_fallback.convolve import Route
 from cpu_fallback.convolve_depthwise import lines, raised, width_of, windows_together
-from cpu_fallback.convolve_pieces import pieces
-from cpu_fallback.convolve_winograd import NUMBERS, TILE, bands, tiles
-from cpu_fallback.planes import layout
+from cpu_fallback.convolve_winograd import NUMBERS, TILE, tiles
+from cpu_fallback.planes import planes_of
 from cpu_fallback.windows import Windows, windows
 from engine.ops import NodeView
 from engine.ops._conv_choice import Kind, kind_of, usual_way
@@ -41,7 +40,7 @@ def conv_cpu(view: NodeView) -> CpuWork:
         return CpuWork(2)
     group = int(view.attr("group", 1))
     win, channels, each = host_windows(view), w[1], w[0] // group
-    way = route(win, channels, each, group, view.const(1) is not None)
+    way = convolve.route(win, channels, each, group, view.const(1) is not None)
     written = prod(y) * FLOAT_NBYTES
     bias = 2 * written if view.has(2) else 0
     if way is Route.POINTWISE:
@@ -61,10 +60,10 @@ def conv_cpu(view: NodeView) -> CpuWork:
 def _by_columns(win: Windows, channels: int, each: int, group: int) -> CpuWork:
     taps, row = prod(win.kernel), prod(win.out[1:])
     inner = channels * taps
-    parts = pieces(group, win.out[0], (inner + each) * row * FLOAT_NBYTES)
+    parts = convolve.bands(win, group, channels, each, FLOAT_NBYTES)
     columns = group * inner * prod(win.out)
     padded = 2 * group * channels * prod(win.size) * FLOAT_NBYTES
-    in_runs = channels >= MIN_RUN or win.strides[-1] == 1
+    in_runs = channels >= convolve.MIN_RUN or win.strides[-1] == 1
     near = columns * 2 * FLOAT_NBYTES if in_runs else 0
     rows = max(at.stop - at.start for _, at in parts)
     return CpuWork(
@@ -77,7 +76,7 @@ def _by_columns(win: Windows, channels: int, each: int, group: int) -> CpuWork:
 
 def _winograd(win: Windows, channels: int, each: int, group: int) -> CpuWork:
     """Tiles copied and transformed, products of their numbers, and the way back."""
-    parts = bands(win, 1, channels, each, FLOAT_NBYTES)
+    parts = convolve_winograd.bands(win, 1, channels, each, FLOAT_NBYTES)
     count = max(rows.stop - rows.start for _, rows in parts) * tiles(win)[1]
     results = TILE * TILE
     return CpuWork(
@@ -95,7 +94,7 @@ def _depthwise(win: Windows, channels: int, each: int, group: int) -> CpuWork:
     """Rows padded, once for each phase of the columns, and then summed up."""
     if len(win.out) == 1:
         win = raised(win)
-    phases, parts = len(lines(win)), depthwise_bands(win, group, FLOAT_NBYTES)
+    phases, parts = len(lines(win)), convolve_depthwise.bands(win, group, FLOAT_NBYTES)
     halo = (win.kernel[0] - 1) * win.dilations[0]
     filled = (win.out[0] * win.strides[0] + len(parts) * halo) * width_of(win) * group
     runs = prod(win.out) // windows_together(win, group) * prod(win.kernel)
@@ -112,13 +111,12 @@ RUNS_A_CALL = 64
 
 
 def _by_taps(win: Windows, channels: int, each: int, group: int) -> CpuWork:
-    lay = layout(win)
-    positions, taps = win.out[0] * lay.row, len(lay.taps)
-    row_nbytes = (2 * each + channels) * lay.row * FLOAT_NBYTES
-    parts = pieces(group, win.out[0], row_nbytes)
+    lie, taps = planes_of(win), prod(win.kernel)
+    positions = win.out[0] * lie.row
+    parts = convolve_taps.bands(win, group, channels, each, FLOAT_NBYTES)
     cut = max(1, len(parts) // group)
     product = Products(taps * group * cut, each, channels, -(-positions // cut))
-    filled = channels * (win.out[0] + lay.halo) * lay.row
+    filled = channels * (win.out[0] + lie.halo) * lie.row
     added = 3 * each * taps * positions
     return CpuWork(
         len(parts) * (4 * taps + 8),
