@@ -7,6 +7,7 @@ which `shaders/elementwise.wgsl` calls for four neighbours at a time.
 
 from __future__ import annotations
 
+import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import field
@@ -51,9 +52,9 @@ class _Read:
     mapping: IndexMap | None = None
     plane: IndexMap | None = None
 
-    def load(self, wide: bool, in_plane: bool = False) -> str:
+    def load(self, wide: bool, in_plane: bool = False, quad: bool = False) -> str:
         """Expression of the operand at index i, or at the four from i on; `in_plane`: of plane p,
-        which tells where it is if it is one for the whole plane."""
+        which tells where it is if it is one for the whole plane; `quad`: i is 4 * q."""
         if in_plane and self.plane is not None:
             one = f"load_{self.tensor}({_at(self.plane, 'p')})"
             return f"vec4<{self.element}>({one})" if wide else one
@@ -63,7 +64,7 @@ class _Read:
         if not wide:
             return f"load_{self.tensor}({self._index('i')})"
         if self.mapping.identity:
-            return f"load4_{self.tensor}(i)"
+            return f"quad_{self.tensor}(q)" if quad else f"load4_{self.tensor}(i)"
         inner = 0 if self.mapping.constant else _inner_stride(*self.walk)
         if inner == 0:
             return f"vec4<{self.element}>(load_{self.tensor}({self._index('i')}))"
@@ -293,13 +294,13 @@ def generate_loads(
     texts = []
     for form in forms:
         wide, in_plane = not form.endswith("load"), form.startswith("plane_")
-        lines, names = _computed(build, terms, {}, wide, in_plane)
+        quad = form.endswith("quad")
+        lines, names = _computed(build, terms, {}, wide, in_plane, quad)
         names.update(_narrowed(build, lines, prologue.value, names[prologue.value], wide))
         lines.append(f"return {names[prologue.value]};")
-        place = "i: u32"
-        if form.endswith("quad"):
-            place = "q: u32"
+        if quad and any(re.search(r"\bi\b", line) for line in lines):
             lines.insert(0, "let i = q * 4u;")
+        place = "q: u32" if quad else "i: u32"
         plane = "p: u32, " if in_plane else ""
         result = f"vec4<{kind}>" if wide else kind
         texts.append(_text(f"fn {form}_{tensor}({plane}{place}) -> {result}", lines))
@@ -393,9 +394,10 @@ def _computed(
     names: dict[str, str],
     wide: bool,
     in_plane: bool = False,
+    quad: bool = False,
 ) -> tuple[list[str], dict[str, str]]:
     """Statements that compute terms, and the variables of values; `names` has those given."""
-    lines = [f"let {r.variable} = {r.load(wide, in_plane)};" for r in build.reads.values()]
+    lines = [f"let {r.variable} = {r.load(wide, in_plane, quad)};" for r in build.reads.values()]
     read = {n for t in terms if not t.acc for n in t.view.node.inputs}
     if not any(t.acc for t in terms):
         for start in read.intersection(names):

@@ -102,6 +102,10 @@ class Windows:
             found.update(place * stride + tap for place in places for tap in taps)
         return frozenset(found)
 
+    def keeps_inside(self, axis: int) -> bool:
+        """Whether no window meets anything outside of an axis but its own elements once more."""
+        return bool(self.repeats(axis)) or self.begin[axis] == 0 == self.end[axis]
+
     def params(self) -> dict[str, Dim | float]:
         """Kernel parameters of three spatial axes: in_d, in_h, in_w, out_d, ..., pad_w."""
         fields: tuple[tuple[str, Sequence[Dim]], ...] = (

@@ -6,7 +6,7 @@
 // y: [N, out_channels, out_d, out_h, out_w] f32
 // BUILTINS, ENTER, START, SUM, STORE: the unrolled tile, from engine/ops/_conv_tile.py
 // PIXELS, IZ, IH: how rows and pixels are found that may be outside, from engine/ops/conv.py
-// flags: BIAS; SHARED: subgroups must stay whole
+// flags: BIAS; SHARED: subgroups must stay whole, INSIDE (without SHARED): no row that is met is outside
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
 // dispatch: x and z count tiles of pixels, y blocks of ROWS channels, uniform if WORKGROUP_Y is 1
 struct Params {
@@ -52,14 +52,17 @@ ${START}
     for (var r = 0u; r < params.kernel_d * params.kernel_h; r++) {
         let iz = ${IZ};
         let ih = ${IH};
-        let inside = u32(iz) < params.in_d && u32(ih) < params.in_h;
 //# if SHARED
+        let inside = u32(iz) < params.in_d && u32(ih) < params.in_h;
         let limit = select(0u, params.in_w, inside);
         var row = select(0u, (image + u32(iz)) * params.in_h + u32(ih), inside) * params.in_w;
 //# else
+//# if not INSIDE
+        let inside = u32(iz) < params.in_d && u32(ih) < params.in_h;
         if (!inside) {
             continue;
         }
+//# endif
         let limit = params.in_w;
         var row = ((image + u32(iz)) * params.in_h + u32(ih)) * params.in_w;
 //# endif

@@ -6,7 +6,7 @@
 // b: [out_channels] f32, with BIAS
 // y: [N, groups * group_out, out_d, out_h, out_w] f32
 // BUILTINS, ENTER, START, SUM, STORE: the unrolled tile, from engine/ops/_conv_tile.py
-// flags: BIAS
+// flags: BIAS, INSIDE: no row that is met is outside
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
 // dispatch: x and z count tiles of pixels that lie stride_w apart, y blocks of ROWS channels, each
 // once for every place within a stride
@@ -87,9 +87,15 @@ ${START}
         var ih = ih_first;
         for (var ky = ky_first; ky < params.kernel_h; ky += params.step_h) {
             var iw = iw_first;
+//# if not INSIDE
             let inside = u32(iz) < params.in_d && u32(ih) < params.in_h;
+//# endif
             let row = ((image + u32(iz)) * params.in_h + u32(ih)) * params.in_w;
+//# if INSIDE
+            for (var kx = kx_first; kx < params.kernel_w; kx += params.step_w) {
+//# else
             for (var kx = kx_first; inside && kx < params.kernel_w; kx += params.step_w) {
+//# endif
                 let first = i32(column) + iw;
                 var at = base + ((kz * params.kernel_h + ky) * params.kernel_w + kx) * (PACK / 4u);
                 var place = row + u32(first);

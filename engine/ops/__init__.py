@@ -104,8 +104,8 @@ class Elementwise:
 
     `expr` is a format string, or a function of the node that returns one. Its fields: `{0}`, `{1}`,
     ... the operands (plain identifiers), `{T}` the output's type, `{S}` the type of operand 0,
-    `{U}` u32, and each name in `params`. It must hold for scalars and for vec4 alike ({T}, {S} and
-    {U} become vector types; write `{T}(0)` for literals, `select`, `&`, `|`), unless `scalar` is
+    `{U}` u32, `{I}` i32, and each name in `params`. It must hold for scalars and for vec4 alike
+    (types become vector types; write `{T}(0)` for literals, `select`, `&`, `|`), unless `scalar` is
     set, in which case it is applied to each lane. An omitted optional operand is the string "".
 
     Attributes:

@@ -53,13 +53,14 @@ def window(
     start, names = 0, {i: f"p{i}" for tap in met for i in tap}
     edges = sorted(edges)
     loads: dict[str, str] = {}
+    pointer, place = _pointer(tile, times)
     if lead is None:
-        loads = {name: f"load_x(place + {i}u)" for i, name in names.items()}
+        loads = {name: f"load_x({place} + {i}u)" for i, name in names.items()}
     else:
         start = lead - 4 if lead else 0
         for i in names:
             quad, lane = divmod(i - start, 4)
-            loads[f"q{quad}"] = f"quad_x(place + {quad}u)"
+            loads[f"q{quad}"] = f"quad_x({place} + {quad}u)"
             names[i] = f"q{quad}[{lane}]"
     found: list[list[str]] = []
     for tap in met:
@@ -82,7 +83,12 @@ def window(
             "let step = row_step / 4u;",
         ]
     products = tile.multiply([[names[i] for i in tap] for tap in met], "at", before=found)
-    return dense(tile, head, products, ("place", "step"), times)
+    return dense(tile, head, products, (pointer, "step"), times)
+
+
+def _pointer(tile: Tile, times: int) -> tuple[str, str]:
+    """What moves from channel to channel, and the place of the first pixel of one."""
+    return ("ahead", "place + ahead") if tile.adds_apart and times else ("place", "place")
 
 
 def edges_of(tile: Tile, win: Windows) -> frozenset[int]:
@@ -221,6 +227,7 @@ def dense(
         return join([*places, *products], 2)
     name, step = pointer
     lines = [*products]
+    start = ["var ahead = 0u;"] if name == "ahead" else []
     for c in range(1, times):
         # sums with what is the same for all of a workgroup: cheaper than to move on
         to = [f"let {name} = {name} + {c}u * {step};", f"let at = at + {c}u * at_step;"]
@@ -231,7 +238,7 @@ def dense(
         *indented([*lines, f"at += {count}at_step;", f"{name} += {count}{step};"]),
         "}",
     ]
-    return join([*places, *loop], 2)
+    return join([*places, *start, *loop], 2)
 
 
 def taps(tile: Tile, kernel: int | None, aligned: bool = False) -> list[str]:
@@ -277,13 +284,13 @@ def pointwise(tile: Tile, strided: bool, unroll: int, whole: bool) -> str:
     Loops have a price for each sum they carry. `strided`: pixels are no neighbours in `x`.
     `whole`: `unroll` divides the channels.
     """
-    lines = []
+    lines = ["var ahead = 0u;"] if tile.adds_apart else []
     if unroll > 1:
-        lines = [
-            f"for (var c = {unroll}u; c <= params.group_in; c += {unroll}u) {{",
-            *indented(_channels(tile, strided, unroll, unroll)),
-            "}",
-        ]
+        head = f"for (var c = {unroll}u; c <= params.group_in; c += {unroll}u) {{"
+        if tile.adds_apart:
+            head = f"for (var c = 0u; c + {unroll}u <= params.group_in; c += {unroll}u) {{"
+        ahead = 0 if tile.adds_apart else unroll
+        lines += [head, *indented(_channels(tile, strided, unroll, ahead)), "}"]
     if unroll == 1 or not whole:
         start = f"params.group_in / {unroll}u * {unroll}u" if unroll > 1 else "0u"
         lines += [
@@ -302,19 +309,32 @@ def _step(tile: Tile, strided: bool) -> int:
 def _channels(tile: Tile, strided: bool, count: int, ahead: int) -> list[str]:
     """The products of `count` channels; the loop counts `ahead` of them."""
     lines, taps, step = [], [], _step(tile, strided)
+    form = "quad" if step == 4 else "load"
     for c in range(count):
-        row = f"row + {c}u * in_plane" if c else "row"
-        behind = f" - {ahead - c}u" if ahead - c else ""
+        plane = "first_plane + c"
+        if c != ahead:
+            plane += f" + {c - ahead}u" if c > ahead else f" - {ahead - c}u"
         pixels: list[str] = []
         for j in range(0, tile.columns, step):
-            distance = f"offset{j}" if strided else f"{j // step}u"
-            place = f"{row} + {distance}" if j else row
-            form = "quad" if step == 4 else "load"
-            lines.append(f"let p{c}_{j} = plane_{form}_x(first_plane + c{behind}, {place});")
+            place = _place(tile, strided, c, j)
+            lines.append(f"let p{c}_{j} = plane_{form}_x({plane}, {place});")
             pixels += [f"p{c}_{j}[{k}]" for k in range(4)] if step == 4 else [f"p{c}_{j}"]
         taps.append(pixels)
     lines += tile.multiply(taps, "at")
-    return [*lines, f"at += {count}u * (PACK / 4u);", f"row += {count}u * in_plane;"]
+    pointer = "ahead" if tile.adds_apart else "row"
+    return [*lines, f"at += {count}u * (PACK / 4u);", f"{pointer} += {count}u * in_plane;"]
+
+
+def _place(tile: Tile, strided: bool, channel: int, column: int) -> str:
+    """Where a pixel of the tile is, `channel` of the trip on."""
+    planes = [f"{channel}u * in_plane"] * (channel > 0)
+    near = f"{column // _step(tile, strided)}u"
+    if not tile.adds_apart:
+        distance = [f"offset{column}" if strided else near] * (column > 0)
+        return " + ".join(["row", *planes, *distance])
+    row = f"row{column}" if strided and column else "row"
+    ahead = " + ".join(["ahead", *planes])
+    return " + ".join([row, f"({ahead})", *[near] * (column > 0 and not strided)])
 
 
 def start_of_row(tile: Tile, strided: bool) -> str:
@@ -340,6 +360,8 @@ def start_of_row(tile: Tile, strided: bool) -> str:
             for j in range(1, tile.columns)
         ),
     ]
+    if tile.adds_apart:
+        lines += [f"let row{j} = row + offset{j};" for j in range(1, tile.columns)]
     return join(lines, 1)
 
 
@@ -353,10 +375,11 @@ def transposed_taps(tile: Tile) -> str:
 def phase_taps(tile: Tile, edges: Collection[int], times: int) -> str:
     """The same for outputs of one phase: the sum over input channels, `times` of them in a trip."""
     pixels = [f"p{j}" for j in range(tile.columns)]
-    lines = [f"let {name} = load_x(place + {j}u);" for j, name in enumerate(pixels)]
+    pointer, place = _pointer(tile, times)
+    lines = [f"let {name} = load_x({place} + {j}u);" for j, name in enumerate(pixels)]
     for j in sorted(edges):
         lines.append(f"let e{j} = select(0.0, p{j}, in_{j});")
         pixels[j] = f"e{j}"
     head = [f"let in_{j} = u32(first + {j}) < params.in_w;" for j in sorted(edges)]
     lines += tile.multiply([pixels], "at")
-    return dense(tile, head, lines, ("place", "step"), times)
+    return dense(tile, head, lines, (pointer, "step"), times)

@@ -34,6 +34,12 @@ class Tile:
         """Parameters of the entry point beyond those that the templates have."""
         return "    @builtin(subgroup_invocation_id) lane: u32,\n" if self.shared else ""
 
+    @property
+    def adds_apart(self) -> bool:
+        """Whether places are sums of what each invocation has and of `ahead`, which moves on and is
+        the same for all: a GPU adds both in the instruction that makes an address of them."""
+        return not (self.rolled or self.shared)
+
     def enter(self) -> str:
         """Defines `tile`. Subgroups stay whole: what is past the end repeats the last tile."""
         if self.shared:

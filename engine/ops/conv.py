@@ -278,6 +278,8 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
                 win.params(),
             )
             flags = frozenset(["SHARED"] * way.tile.shared)
+            if not way.tile.shared and all(map(win.keeps_inside, (0, 1))):
+                flags |= {"INSIDE"}
             more = _places(win, wide)
             if win.kernel[2] in range(MAX_UNROLLED + 1):
                 inside = loops.columns_inside(loops.edges_of(way.tile, win))

@@ -128,17 +128,28 @@ def _congruence(win: Windows) -> dict[str, Dim | float]:
     return params
 
 
-def _edges(win: Windows, width: Dim, columns: int) -> frozenset[int]:
-    """Which of the pixels that neighbouring outputs of a phase meet may be outside of a row."""
-    kernel, stride, begin, size = win.kernel[2], win.strides[2], win.begin[2], win.size[2]
-    if not is_static((kernel, begin, size, width)):
+def _reach(win: Windows, axis: int) -> tuple[int, Dim] | None:
+    """How many of the first outputs of a phase may meet elements in front of an axis, and from
+    which one on they may meet some behind it. None: sizes decide."""
+    kernel, begin, stride = win.kernel[axis], win.begin[axis], win.strides[axis]
+    if not isinstance(kernel, int) or not isinstance(begin, int):
+        return None
+    before = max(((kernel - 1) * win.dilations[axis] - begin) // stride, 0)
+    return before, win.size[axis] - (stride - 1 + begin) // stride
+
+
+def _edges(win: Windows, columns: int, axis: int = 2) -> frozenset[int]:
+    """Which of the elements that neighbouring outputs of a phase meet may be outside of an axis."""
+    found, count = _reach(win, axis), ceildiv(win.out[axis], win.strides[axis])
+    if found is None:
         return frozenset(range(columns))
-    assert isinstance(kernel, int) and isinstance(begin, int)
-    assert isinstance(size, int) and isinstance(width, int)
-    before = ((kernel - 1) * win.dilations[2] - begin) // stride
-    behind = (stride - 1 + begin) // stride
-    ends = range(max(size - behind, 0), width)
-    return frozenset(range(min(before, columns))) | {end % columns for end in ends}
+    before, end = found
+    if at_least(end, count).known:
+        return frozenset(range(min(before, columns)))
+    if not isinstance(end, int) or not isinstance(count, int):
+        return frozenset(range(columns))
+    ends = {place % columns for place in range(max(end, 0), count)}
+    return frozenset(range(min(before, columns))) | ends
 
 
 def _phases(view: Lowering, geo: Geometry) -> list[Stage]:
@@ -153,7 +164,7 @@ def _phases(view: Lowering, geo: Geometry) -> list[Stage]:
     calls = []
     for way in ways_of(geo, rows, width, loop, view.target, wide=False, step=step):
         tile = way.tile
-        text = loops.phase_taps(tile, _edges(win, width, tile.columns), loop.at_once(tile))
+        text = loops.phase_taps(tile, _edges(win, tile.columns), loop.at_once(tile))
         call = tile_call(
             view,
             "conv_transpose_phases",
@@ -167,7 +178,10 @@ def _phases(view: Lowering, geo: Geometry) -> list[Stage]:
             more,
         )
         x, y, z = call.grid
-        calls.append(replace(call, grid=(x, y * math.prod(win.strides), z)))
+        grid = (x, y * math.prod(win.strides), z)
+        inside = not _edges(win, 1, 0) and not _edges(win, 1, 1)
+        flags = call.flags | frozenset(["INSIDE"] * inside)
+        calls.append(replace(call, grid=grid, flags=flags))
     return [*stages, choose(calls)]
 
 

@@ -184,6 +184,9 @@ binary(
 def _pow_expr(view: NodeView) -> str:
     base, exponent = view.dtype(0), view.dtype(1)
     if base.is_float:
+        power = view.const(1)
+        if power is not None and power.size and (power == 2).all():
+            return "{0} * {0}"
         suffix = "" if exponent.is_float else f"_{exponent.wgsl}"
         return f"pow_f32{suffix}({{0}}, {{1}})"
     if base.wgsl == "u32":

@@ -31,6 +31,8 @@ HYPERBOLIC = (*EXP, "lib/log.wgsl", "lib/hyperbolic.wgsl")
 TRIGONOMETRY = (*FLOAT, "lib/trigonometry.wgsl")
 ARC = (*FLOAT, "lib/arc.wgsl")
 _NAN = "(bitcast<{U}>({0}) & {U}(0x7fffffffu)) > {U}(0x7f800000u)"
+_KEPT = "bitcast<{I}>({0}) > {I}(-8388608)"
+"""No number below zero: as integers, those end at the bits of -infinity, and every NaN is above."""
 
 
 def unary(
@@ -106,7 +108,7 @@ unary("Atanh", "atanh_f32({0})", HYPERBOLIC, since=9, cost=40, functions=1)
 unary("Sigmoid", "1.0 / (1.0 + exp_f32(-{0}))", EXP, cost=25, passes=4, functions=1)
 unary(
     "Relu",
-    by_kind(f"select(max({{0}}, {{T}}(0)), {{0}}, {_NAN})", "max({0}, {T}(0))", "{0}"),
+    by_kind(f"select({{T}}(0), {{0}}, {_KEPT})", "max({0}, {T}(0))", "{0}"),
     dtypes=NUMBERS,
     rule=lambda a: _symbolic.largest(a, 0),
 )

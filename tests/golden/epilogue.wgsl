@@ -10,7 +10,7 @@ fn store_y(i: u32, start: f32) {
     // Add
     let v0 = start + x0_in0;
     // Relu
-    let v1 = select(max(v0, f32(0)), v0, (bitcast<u32>(v0) & u32(0x7fffffffu)) > u32(0x7f800000u));
+    let v1 = select(f32(0), v0, bitcast<i32>(v0) > i32(-8388608));
     // Add
     let v2 = v1 + x1_in1;
     store_out0(i, v2);
@@ -22,7 +22,7 @@ fn store4_y(i: u32, start: vec4<f32>) {
     // Add
     let v0 = start + x0_in0;
     // Relu
-    let v1 = select(max(v0, vec4<f32>(0)), v0, (bitcast<vec4<u32>>(v0) & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u));
+    let v1 = select(vec4<f32>(0), v0, bitcast<vec4<i32>>(v0) > vec4<i32>(-8388608));
     // Add
     let v2 = v1 + x1_in1;
     store4_out0(i, v2);

@@ -108,6 +108,7 @@ def _powers() -> list[OpCase]:
     negative = np.array([[1, -1, 2, -2, 0]], np.int32).T
     return [
         OpCase("Pow", (base, np.array([2.5, -1.5, 0.5, 30.0, -7.0], np.float32)), rtol=1e-6),
+        OpCase("Pow", (SPECIAL, np.float32([2])), constants=(1,), name="square", rtol=6e-8),
         OpCase("Pow", (base, whole), name="by-int32", rtol=1e-6),
         OpCase("Pow", (base, np.abs(whole).astype(np.uint32)), name="by-uint32", rtol=1e-6),
         OpCase("Pow", (WHOLE.reshape(-1, 1), np.abs(whole)), name="int32"),

@@ -100,3 +100,43 @@ def test_tiles_leave_room_for_waves_that_compute(case: OpCase, dynamic: bool) ->
         assert count >= LEAST_PRODUCTS, "a trip's own instructions weigh too much"
         loads = len(re.findall(r"\b(?:load|load4|quad|plane_load|plane_quad)_[xb]\(", trip))
         assert count >= REUSE * loads
+
+
+NEVER_OUTSIDE = [
+    conv((1, 16, 100), (24, 16, 5), strides=[2], pads=[2, 2]),
+    conv((1, 16, 30, 100), (24, 16, 3, 3), pads=[0, 1, 0, 1]),
+    transposed((1, 64, 7, 7), (64, 24, 2, 2), strides=[2, 2]),
+    transposed((1, 64, 300), (64, 24, 5), strides=[5]),
+]
+PADDED = [
+    conv((1, 16, 30, 100), (24, 16, 3, 3), pads=[1] * 4),
+    conv((1, 16, 30, 100), (24, 16, 3, 3), auto_pad="SAME_UPPER"),
+    transposed((1, 64, 7, 7), (64, 24, 3, 3), strides=[2, 2]),
+    transposed((1, 64, 7, 7), (64, 24, 2, 2), strides=[2, 2], output_padding=[1, 0]),
+]
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_rows_are_tested_only_where_some_are_outside(dynamic: bool) -> None:
+    """Behind a row that some invocations leave out, a wave counts the trips of each by itself."""
+    for cases, inside in ((NEVER_OUTSIDE, True), (PADDED, False)):
+        for case in cases:
+            flags = [call.flags for call in calls(case, dynamic)]
+            assert flags
+            assert all(("INSIDE" in found) == inside for found in flags), case_id(case)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_transposed_kernels_as_wide_as_their_stride_meet_no_edge(dynamic: bool) -> None:
+    for case, met in ((NEVER_OUTSIDE[2], False), (PADDED[2], True)):
+        for call in calls(case, dynamic):
+            assert ("select(" in call.text["SUM"]) == met
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.op != "MatMul"], ids=case_id)
+def test_what_moves_on_is_the_same_for_all(case: OpCase) -> None:
+    """So that an invocation adds it to its own place in the instruction that makes an address."""
+    for call in calls(case, True):
+        if call.shader != "matmul" and "for (var c " in call.text["SUM"]:
+            assert "ahead += " in call.text["SUM"]
+            assert not re.search(r"\b(?:row|place) \+= ", call.text["SUM"])
