@@ -1,7 +1,7 @@
 """onnx-wgpu: runs ONNX models as WGSL compute shaders, and NumPy for the rest.
 
 Read the modules in the order of the data: `importer` (file to graph), `ir` and `dims` (graph and
-sizes), `passes`, then `compiler`, which calls `support`, `partition`, `fusion`, `schedule` and
+sizes), `passes`, then `compiler`, which calls `splits`, `liveness`, `fusion`, `schedule` and
 `planner`, and these the others; `bind` turns a plan and sizes into numbers, and `runtime` runs it.
 """
 

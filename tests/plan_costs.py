@@ -18,11 +18,11 @@ import onnxruntime
 from onnx import ModelProto, NodeProto
 
 from engine.bind import Binder
-from engine.compiler import Options
 from engine.costs import DeviceProfile
 from engine.dims import evaluate
 from engine.importer import load_model
 from engine.ir import Array
+from engine.options import Options
 from engine.plan import Dispatch, Plan
 from engine.runtime.feeds import bind_inputs
 from engine.runtime.runner import Runner

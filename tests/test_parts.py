@@ -10,11 +10,11 @@ import onnx
 import pytest
 
 from engine import InferenceSession
-from engine.compiler import Options
 from engine.costs import DeviceProfile
 from engine.dims import symbol
 from engine.importer import load_model
 from engine.indexing import Place, cut_place
+from engine.options import Options
 from engine.plan import Plan
 from engine.runtime.runner import Runner
 from engine.serialize import dump, load

@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from engine import dims, serialize
-from engine.compiler import compile_graph, input_symbols, optimise
+from engine.compiler import compile_graph, optimise
 from engine.costs import DeviceProfile
 from engine.dtypes import BFLOAT16, FLOAT32
 from engine.importer import load_model
 from engine.ir import TensorType, Value
+from engine.liveness import input_symbols
 from engine.options import DeviceChoice, Options
 from engine.serialize import DamagedError, NotSerializableError
 from engine.target import Target

@@ -9,7 +9,6 @@ from itertools import groupby
 
 import numpy as np
 
-from engine.compiler import Choices
 from engine.costs import evaluate_all
 from engine.dims import Dim, evaluate, symbols_of
 from engine.explain.memory import memory_at
@@ -33,6 +32,7 @@ from engine.passes import PipelineResult
 from engine.placement import CostModel
 from engine.plan import Dispatch, Plan
 from engine.schedule import Download, RunCpu, Upload
+from engine.splits import Choices
 
 WRITTEN = "needs no kernel: its operands are written where they belong in it"
 READ = "needs no kernel: its outputs are read where they lie in its input"

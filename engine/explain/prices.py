@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from engine.compiler import Choices
 from engine.dtypes import STRING
 from engine.explain.report import Price
 from engine.ir import Graph, Node, is_control_flow
 from engine.partition import Partition
 from engine.progress import tell
 from engine.reasons import ReasonGroup, pattern
+from engine.splits import Choices
 
 MOST = 12
 """Reasons that are priced, those with the most nodes first: each takes a placement."""

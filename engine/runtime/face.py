@@ -76,7 +76,7 @@ class Face:
 def traits_of(graph: Graph) -> Traits:
     """The traits of a graph as imported."""
     from engine.appends import growing_pairs
-    from engine.compiler import planning_inputs
+    from engine.liveness import planning_inputs
 
     return Traits(planning_inputs(graph), growing_pairs(graph))
 

@@ -298,7 +298,7 @@ class Runner:
             return False
         if len(prepared.decided) >= MAX_DECIDED:
             return False
-        from engine.compiler import split_ms
+        from engine.splits import split_ms
 
         target = self.device.target
         kept_ms, best_ms = split_ms(

@@ -13,7 +13,7 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from engine import compiler, lowering, ops
+from engine import lowering, ops, splits
 from engine.bind import Binder
 from engine.dims import Table, equal
 from engine.errors import EngineError
@@ -351,8 +351,8 @@ def test_auto_plans_anew_where_sizes_make_another_split_better() -> None:
 
 def test_a_split_that_stays_the_best_is_asked_about_once(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
-    ask = compiler.split_ms
-    monkeypatch.setattr(compiler, "split_ms", lambda *a: asked.append(a) or ask(*a))
+    ask = splits.split_ms
+    monkeypatch.setattr(splits, "split_ms", lambda *a: asked.append(a) or ask(*a))
     model = parse("g (float[n] a) => (float[n] y) { y = Abs(a) }")
     with InferenceSession(model) as session:
         session._runner.profile = FAST_GPU
