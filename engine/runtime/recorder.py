@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
-from itertools import groupby
 from typing import Any
 
 import numpy as np
 
 from engine.bind import Binder, Bound
-from engine.dims import evaluate
 from engine.errors import DeviceError, PlanError
 from engine.ir import Array
 from engine.layout import Storage
-from engine.ops import kernel_inputs
 from engine.plan import Plan
 from engine.progress import tell
 from engine.records import dataclass
 from engine.runtime.constants import ConstantStore
 from engine.runtime.context import ExecutionContext
-from engine.runtime.device import READBACK, REPEAT_NBYTES, STORAGE, UNIFORM, Device, Pipeline
-from engine.runtime.probe import Observed, Probe
+from engine.runtime.device import REPEAT_NBYTES, STORAGE, UNIFORM, Device, Pipeline
+from engine.runtime.observing import observe
 from engine.runtime.programs import Batch, Program, Timed, batches, chunked, in_turn
 from engine.runtime.recording import Event, Recording
 from engine.runtime.transfers import Transfers
@@ -182,95 +178,22 @@ class Recorder:
         start = time.perf_counter()
         program = self._program(context, number)
         if context.probe is not None:
-            self._observe(context, context.probe, program)
+            observe(self, context, context.probe, program)
         elif context.recording is not None:
             for timed in program.commands:
-                self._make_room(context, timed.predicted_ns)
+                self.make_room(context, timed.predicted_ns)
                 self._time(context, context.recording, timed)
         else:
             record = self.required().calls.record
             for commands, predicted_ns in program.chunks:
-                self._make_room(context, predicted_ns)
-                self._open(context)
+                self.make_room(context, predicted_ns)
+                self.open(context)
                 record(context.encoder, commands)
         context.times.dispatches += len(program.commands)
         self._note(program.places)
         context.times.add("encode", time.perf_counter() - start)
 
-    def _observe(self, context: ExecutionContext, probe: Probe, program: Program) -> None:
-        """Runs a batch group by group, and shows the values of each before and after."""
-        groups = {tuple(n.key for n in g.nodes): g for g in self.plan.fusion.groups}
-        calls = self.required().calls
-        for nodes, members in groupby(program.commands, lambda c: self._dispatches[c.index].nodes):
-            commands, group = tuple(members), groups[nodes]
-            self._observe_in_place(context, probe, group.inputs)
-            inputs = self._peek_inputs(context, probe, group.inputs)
-            for timed in commands:
-                self._make_room(context, timed.predicted_ns)
-                self._open(context)
-                calls.record(context.encoder, [timed.command])
-            ran = dict.fromkeys((c.index, context.chosen[c.index].variant) for c in commands)
-            read = partial(self.peek, context)
-            probe.visit(
-                Observed(
-                    self.plan, probe.path, group.nodes, tuple(ran), inputs, read, context.binding
-                )
-            )
-
-    def _observe_in_place(
-        self, context: ExecutionContext, probe: Probe, names: Sequence[str]
-    ) -> None:
-        """Shows what was joined or cut in place, each before it is read first."""
-        copied, producer = self.plan.parts.copied, self.plan.graph.producer
-        for name in map(self.plan.root, names):
-            node = producer.get(name)
-            if node is None or copied.get(node.key) != () or name in context.seen:
-                continue
-            context.seen.update(node.writes)
-            inputs = self._peek_inputs(context, probe, kernel_inputs(node))
-            read = partial(self.peek, context)
-            probe.visit(
-                Observed(
-                    self.plan, probe.path, (node,), (), inputs, read, context.binding, in_place=True
-                )
-            )
-
-    def _peek_inputs(
-        self, context: ExecutionContext, probe: Probe, names: Sequence[str]
-    ) -> dict[str, Array]:
-        if not probe.inputs:
-            return {}
-        return {n: self.peek(context, n) for n in names if self._lies(context, n)}
-
-    def _lies(self, context: ExecutionContext, name: str) -> bool:
-        """Whether a value is in a buffer, and no constant."""
-        whole = self.plan.parts.whole(self.plan.root(name))
-        return whole in self.plan.memory.slot_of or whole in context.external
-
-    def peek(self, context: ExecutionContext, name: str) -> Array:
-        """A value as it lies in its buffer after all that was recorded so far."""
-        dtype, root = self.plan.tensor(name).dtype, self.plan.root(name)
-        shape = tuple(evaluate(d, context.binding) for d in self.plan.shape(name))
-        if 0 in shape:
-            return np.empty(shape, dtype.numpy)
-        part = self.plan.parts.of.get(root)
-        if part is not None:
-            whole = self.peek(context, part.whole).reshape(-1)
-            return whole[part.place.indices(int(np.prod(shape)), context.binding)].reshape(shape)
-        device, storage = self.required(), self._storage(root)
-        self._open(context)
-        nbytes = int(storage.nbytes(shape))  # type: ignore[arg-type]
-        staging = device.buffer(f"peek {name}", nbytes, READBACK)
-        context.encoder.copy_buffer_to_buffer(self.buffer(context, root), 0, staging, 0, nbytes)
-        self._submit(context)
-        with device.guarded(f"reading {name!r}"):
-            staging.map_sync("READ")
-            found = storage.from_device(staging.read_mapped(0, nbytes), dtype, shape)
-            staging.unmap()
-        staging.destroy()
-        return found
-
-    def _make_room(self, context: ExecutionContext, predicted_ns: int) -> None:
+    def make_room(self, context: ExecutionContext, predicted_ns: int) -> None:
         """Submits what was recorded if with `predicted_ns` more it would run too long."""
         full = context.recorded_ns and context.recorded_ns + predicted_ns > self._most_ns
         if full and context.encoder is not None:
@@ -338,7 +261,7 @@ class Recorder:
         queries = recording.queries(device)
         if queries is None:
             self.submit(context)
-        self._open(context)
+        self.open(context)
         number, writes = (0, {}) if queries is None else queries.begin()
         device.calls.record(context.encoder, [timed.command], **writes)
         if queries is not None:
@@ -379,7 +302,8 @@ class Recorder:
             self._groups[index, choice] = found
         return found
 
-    def _open(self, context: ExecutionContext) -> None:
+    def open(self, context: ExecutionContext) -> None:
+        """Makes the encoder that commands are recorded by, unless there is one."""
         if context.encoder is None:
             device = self.required()
             device.require()
@@ -395,7 +319,7 @@ class Recorder:
         if name in self.transfers.read and name not in context.external:
             context.submitted[name] = source
             return
-        self._open(context)
+        self.open(context)
         nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
         staging = self.transfers.staging(self.required(), name, nbytes)
         context.encoder.copy_buffer_to_buffer(source, 0, staging, 0, nbytes)
