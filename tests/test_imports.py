@@ -28,6 +28,7 @@ ORDER = (
         "prologue",
         "parts",
         "reach",
+        "operands",
         "codegen",
         "schedule",
         "liveness",
