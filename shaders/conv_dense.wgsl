@@ -46,7 +46,8 @@ ${ENTER}
     let base = ((group * packs + part / PACK) * params.group_in * taps * PACK + part % PACK) / 4u;
     let at_step = taps * (PACK / 4u);
     let row_step = params.in_d * params.in_h * params.in_w;
-    let image = (n * params.groups + group) * params.group_in * params.in_d;
+    let first_plane = (n * params.groups + group) * params.group_in;
+    let image = first_plane * params.in_d;
 ${START}
     // channels are the inner loop: what is outside of the input is the same for all of them
     for (var r = 0u; r < params.kernel_d * params.kernel_h; r++) {

@@ -54,13 +54,15 @@ def window(
     edges = sorted(edges)
     loads: dict[str, str] = {}
     pointer, place = _pointer(tile, times)
+    form = "plane_{}_x(plane, " if tile.adds_apart else "{}_x("
     if lead is None:
-        loads = {name: f"load_x({place} + {i}u)" for i, name in names.items()}
+        load = form.format("load")
+        loads = {name: f"{load}{place} + {i}u)" for i, name in names.items()}
     else:
         start = lead - 4 if lead else 0
         for i in names:
             quad, lane = divmod(i - start, 4)
-            loads[f"q{quad}"] = f"quad_x({place} + {quad}u)"
+            loads[f"q{quad}"] = f"{form.format('quad')}{place} + {quad}u)"
             names[i] = f"q{quad}[{lane}]"
     found: list[list[str]] = []
     for tap in met:
@@ -83,7 +85,7 @@ def window(
             "let step = row_step / 4u;",
         ]
     products = tile.multiply([[names[i] for i in tap] for tap in met], "at", before=found)
-    return dense(tile, head, products, (pointer, "step"), times)
+    return dense(tile, head, products, (pointer, "step"), times, planes=tile.adds_apart)
 
 
 def _pointer(tile: Tile, times: int) -> tuple[str, str]:
@@ -215,6 +217,7 @@ def dense(
     products: Sequence[str],
     pointer: tuple[str, str] = ("row", "row_step"),
     times: int = 1,
+    planes: bool = False,
 ) -> str:
     """The sum over input channels for one row of the kernel.
 
@@ -222,15 +225,17 @@ def dense(
         places: what comes in front. products: those of one channel.
         pointer: where its pixels are found from, and from there to those of the next one.
         times: how many channels a trip of the loop takes, or 0 for the only one there is.
+        planes: whether the products read `plane`, which counts channels of all images.
     """
     if not times:
-        return join([*places, *products], 2)
+        return join([*places, *["let plane = first_plane;"] * planes, *products], 2)
     name, step = pointer
-    lines = [*products]
+    lines = [*["let plane = first_plane + c;"] * planes, *products]
     start = ["var ahead = 0u;"] if name == "ahead" else []
     for c in range(1, times):
         # sums with what is the same for all of a workgroup: cheaper than to move on
         to = [f"let {name} = {name} + {c}u * {step};", f"let at = at + {c}u * at_step;"]
+        to += [f"let plane = first_plane + c + {c}u;"] * planes
         lines += ["{", *indented([*to, *products]), "}"]
     count = f"{times}u * " if times > 1 else ""
     loop = [

@@ -122,7 +122,11 @@ def geometry(view: NodeView) -> Geometry:
 
 
 def _loads_by_plane(view: NodeView) -> bool:
-    return kind_of(geometry(view)) in (Kind.POINTWISE, Kind.PRODUCT)
+    geo = geometry(view)
+    kind = kind_of(geo)
+    if kind is not Kind.DENSE or view.target.software or geo.shares:
+        return kind in (Kind.POINTWISE, Kind.PRODUCT)
+    return isinstance(geo.win.kernel[2], int) and not geo.win.repeats(2)
 
 
 def _border(view: NodeView, pad: NodeView) -> Node | str:
