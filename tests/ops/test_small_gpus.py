@@ -140,3 +140,15 @@ def test_what_moves_on_is_the_same_for_all(case: OpCase) -> None:
         if call.shader != "matmul" and "for (var c " in call.text["SUM"]:
             assert "ahead += " in call.text["SUM"]
             assert not re.search(r"\b(?:row|place) \+= ", call.text["SUM"])
+
+
+def test_loads_say_their_plane() -> None:
+    """What is computed in front finds what is one for a channel without dividing."""
+    for case in (CASES[0], CASES[6], CASES[8], NEVER_OUTSIDE[0]):
+        graph, node, _ = inferred(case)
+        op = definition(node)
+        assert op is not None
+        assert op.by_plane(Lowering(graph, node, Target.baseline(), lambda t: "s", lambda *a: "d"))
+        for call in calls(case, dynamic=False):
+            loads = re.findall(r"\b(plane_)?(?:load|quad)_x\(", call.text["SUM"])
+            assert loads and all(loads)
