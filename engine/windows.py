@@ -10,6 +10,9 @@ from engine.errors import ShapeError
 from engine.records import dataclass
 
 SAME = frozenset({"SAME_UPPER", "SAME_LOWER"})
+Sides = tuple[bool, bool]
+"""Whether something may be in front of an axis, and whether behind it."""
+BOTH: Sides = (True, True)
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,14 @@ class Windows:
             taps = range(max(kernel - beyond + before * stride, 0), kernel)
             found.update(place * stride + tap for place in places for tap in taps)
         return frozenset(found)
+
+    def sides(self, taps: range, axis: int = -1) -> Sides:
+        """On which sides some of the taps of windows may meet places outside of an axis."""
+        kernel, dilation = self.kernel[axis], self.dilations[axis]
+        begin, end = self.begin[axis], self.end[axis]
+        assert isinstance(kernel, int)
+        front = not isinstance(begin, int) or taps[0] * dilation < begin
+        return front, not isinstance(end, int) or (kernel - 1 - taps[-1]) * dilation < end
 
     def keeps_inside(self, axis: int) -> bool:
         """Whether no window meets anything outside of an axis but its own elements once more."""

@@ -60,3 +60,29 @@ def test_both_place_the_same_windows(drawn: Drawn) -> None:
     for name in FIELDS:
         found = tuple(dims.evaluate(dim, binding) for dim in getattr(open_sizes, name))
         assert found == getattr(want, name)
+
+
+@given(st.data())
+def test_sides_are_where_taps_meet_what_is_outside(data: st.DataObject) -> None:
+    size, kernel, stride, dilation, begin, end = (
+        data.draw(st.integers(*ends))
+        for ends in ((1, 12), (1, 6), (1, 3), (1, 3), (-1, 5), (-1, 5))
+    )
+    pads, more = [begin, end], {"strides": [stride], "dilations": [dilation]}
+    try:
+        win = windows.windows([size], [kernel], pads=pads, **more)
+    except ShapeError:
+        return
+    (out,) = win.out
+    assert isinstance(out, int)
+    start = data.draw(st.integers(0, kernel - 1))
+    taps = range(start, data.draw(st.integers(start + 1, kernel)))
+    met = [i * stride - begin + tap * dilation for i in range(out) for tap in taps]
+    front, behind = win.sides(taps)
+    assert front or min(met, default=0) >= 0
+    assert behind or max(met, default=0) < size
+    assert not front or out == 0 or min(met) < 0
+    open_size = windows.windows([dims.symbol("n")], [kernel], pads=pads, **more)
+    assert open_size.sides(taps) == (front, behind)
+    inside = min((i * stride - begin for i in range(out)), default=0) >= 0 and end <= 0
+    assert not win.keeps_inside(0) or inside

@@ -10,7 +10,7 @@ from engine.dims import at_least
 from engine.ir import Node
 from engine.ops import NodeView
 from engine.ops.pad import least_size, pad_amounts
-from engine.windows import Windows
+from engine.windows import BOTH, Sides, Windows
 
 OUTSIDE = "outside"
 """Attribute of a Conv that only kernels see: for each spatial axis, `Windows.outside`."""
@@ -27,6 +27,17 @@ _FOLDS = {
 
 Places past what is padded are those of windows that are never stored: anything inside will do.
 """
+_IN_FRONT = {
+    "edge": "max({place}, 0)",
+    "reflect": "abs({place})",
+    "wrap": "{place} + select(0, {size}, {place} < 0)",
+}
+"""The same for places that are in front of the axis or inside of it."""
+_BEHIND = {
+    "edge": "min({place}, {size} - 1)",
+    "reflect": "min({place}, 2 * ({size} - 1) - ({place}))",
+    "wrap": "{place} - select(0, {size}, {place} >= {size})",
+}
 
 
 def with_border(view: NodeView, pad: NodeView) -> Node | str:
@@ -65,6 +76,14 @@ def folds(win: Windows) -> str:
     )
 
 
-def folded(mode: str, place: str, size: str) -> str:
-    """A place along an axis of `Windows.repeats` `mode`: inside, where it repeats its elements."""
-    return f"{_FOLDS[mode][0]}({place}, i32({size}))" if mode else place
+def folded(mode: str, place: str, size: str, sides: Sides = BOTH) -> str:
+    """A place along an axis of `Windows.repeats` `mode`: inside, where it repeats its elements.
+
+    `sides`: of the axis on which the place may be.
+    """
+    size = f"i32({size})"
+    if not mode or not any(sides):
+        return place
+    if all(sides):
+        return f"{_FOLDS[mode][0]}({place}, {size})"
+    return (_IN_FRONT if sides[0] else _BEHIND)[mode].format(place=place, size=size)

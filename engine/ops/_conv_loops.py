@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from engine.ops._conv_border import folded
 from engine.ops._conv_tile import Tile, indented, join
-from engine.windows import Windows
+from engine.windows import BOTH, Sides, Windows
 
 
 def pixels(win: Windows, wide: bool) -> str:
@@ -40,14 +40,14 @@ def window(
     edges: Collection[int],
     times: int = 1,
     lead: int | None = None,
-    part: bool = False,
+    part: Sides | None = None,
 ) -> str:
     """The sum over input channels for `kernel` taps of a row of the kernel.
 
     Every pixel is loaded once, and used by several taps. `edges` are those that may be outside of
     the row. With `lead`, rows are multiples of four long, `first + lead` is one, and pixels are
     loaded by fours. `times`: see `dense`. Of all taps, `columns_inside` stands in front of the loop
-    over rows; for a `part` of them it is here.
+    over rows; for a `part` of them, whose pixels may be outside on these sides, it is here.
     """
     met = _met(tile, win, kernel)
     start, names = 0, {i: f"p{i}" for tap in met for i in tap}
@@ -75,7 +75,7 @@ def window(
                 lines.append(f"let e{i} = select(0.0, {names[i]}, in_{i});")
                 names[i] = f"e{i}"
         found.append(lines)
-    head = columns_inside(edges) if part else []
+    head = columns_inside(edges, part) if part else []
     if lead is None:
         head += ["var place = row + u32(first);", "let step = row_step;"]
     else:
@@ -102,9 +102,12 @@ def edges_of(tile: Tile, win: Windows) -> frozenset[int]:
     return win.edges(tile.columns, tile.wide) & met
 
 
-def columns_inside(edges: Collection[int]) -> list[str]:
-    """Whether pixels that may be outside of a row are inside."""
-    return [f"let in_{i} = u32(first + {i}) < params.in_w;" for i in sorted(edges)]
+def columns_inside(edges: Collection[int], sides: Sides = BOTH) -> list[str]:
+    """Whether pixels that may be outside of a row, on these sides, are inside."""
+    test = "u32(first + {0}) < params.in_w"
+    if not all(sides):
+        test = "first >= -{0}" if sides[0] else "first < i32(params.in_w) - {0}"
+    return [f"let in_{i} = {test.format(i)};" for i in sorted(edges)]
 
 
 def _met(tile: Tile, win: Windows, kernel: int) -> list[list[int]]:
@@ -114,11 +117,16 @@ def _met(tile: Tile, win: Windows, kernel: int) -> list[list[int]]:
 
 
 def guarded_window(
-    tile: Tile, win: Windows, kernel: int, times: int = 1, lead: int | None = None
+    tile: Tile,
+    win: Windows,
+    kernel: int,
+    times: int = 1,
+    lead: int | None = None,
+    sides: Sides = BOTH,
 ) -> str:
     """The same where a row may lie outside too, or repeats itself: every load has its own place and
     condition."""
-    places, loads, pixels = _guarded_pixels(tile, win, kernel, lead)
+    places, loads, pixels = _guarded_pixels(tile, win, kernel, lead, sides)
     if tile.shared:
         products = [*(line for lines in loads for line in lines), *tile.multiply(pixels, "at")]
     else:
@@ -135,13 +143,13 @@ def long_window(
     step = 8 if tile.rows * tile.columns <= 64 else 4
     lines = ["let row_start = row;", "let at_start = at;", "let first_start = first;"]
 
-    def taps_from(start: str, count: int) -> list[str]:
-        if tile.shared or win.repeats(2):
-            text = guarded_window(tile, win, count, times, lead)
+    def taps_from(start: str, count: int, sides: Sides) -> list[str]:
+        if tile.shared or (win.repeats(2) and any(sides)):
+            text = guarded_window(tile, win, count, times, lead, sides)
         else:
             # any pixel may be at an edge for some taps
-            met = {i for tap in _met(tile, win, count) for i in tap} if edges else ()
-            text = window(tile, win, count, met, times, lead, part=True)
+            met = {i for tap in _met(tile, win, count) for i in tap} if edges else set()
+            text = window(tile, win, count, met if any(sides) else (), times, lead, part=sides)
         distance = f"{start} * {win.dilations[2]}" if win.dilations[2] > 1 else start
         return [
             f"    let first = first_start + i32({distance});",
@@ -151,15 +159,32 @@ def long_window(
             "}",
         ]
 
-    whole, rest = kernel - kernel % step, kernel % step
-    lines += [f"for (var kx = 0u; kx < {whole}u; kx += {step}u) {{", *taps_from("kx", step)]
+    # software takes time to compile each text, and tests for many channels stand in front of them
+    apart = tile.adds_apart and not times
+    for taps in _stretches(win, step) if apart else [range(kernel - kernel % step)]:
+        head = f"for (var kx = {taps.start}u; kx < {taps.stop}u; kx += {step}u) {{"
+        lines += [head, *taps_from("kx", step, win.sides(taps) if apart else BOTH)]
+    rest = range(kernel - kernel % step, kernel)
     if rest:
-        lines += ["{", *taps_from(f"{whole}u", rest)]
+        sides = win.sides(rest) if apart else BOTH
+        lines += ["{", *taps_from(f"{rest.start}u", len(rest), sides)]
     return join(lines, 2)
 
 
+def _stretches(win: Windows, step: int) -> list[range]:
+    """The taps of a wide kernel, `step` by `step`, where these meet pixels outside of a row on the
+    same sides."""
+    kernel = win.kernel[2]
+    assert isinstance(kernel, int)
+    found: dict[Sides, range] = {}
+    for start in range(0, kernel - kernel % step, step):
+        sides = win.sides(range(start, start + step))
+        found[sides] = range(found[sides].start if sides in found else start, start + step)
+    return list(found.values())
+
+
 def _guarded_pixels(
-    tile: Tile, win: Windows, kernel: int, lead: int | None
+    tile: Tile, win: Windows, kernel: int, lead: int | None, sides: Sides
 ) -> tuple[list[str], list[list[str]], list[list[str]]]:
     """Places of pixels in their row; for each tap, loads of those not met before, and expressions.
 
@@ -173,7 +198,7 @@ def _guarded_pixels(
     def add(name: str, offset: str, zero: str, load: str) -> None:
         at, inside = f"u32(first + {offset})", f"u32(first + {offset}) < limit"
         if win.repeats(2):
-            at = f"u32({folded(win.repeats(2), f'first + {offset}', 'params.in_w')})"
+            at = f"u32({folded(win.repeats(2), f'first + {offset}', 'params.in_w', sides)})"
             inside = "limit > 0u"
             if not tile.shared:
                 # rows outside are left out

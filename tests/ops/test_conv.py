@@ -100,6 +100,14 @@ CONV = [
     conv((1, 4, 9, 12), (8, 1, 3, 3), group=4, dilations=[2, 2], pads=[2, 2, 2, 2]),
     conv((1, 4, 19, 17), (4, 1, 3, 3), group=4, strides=[3, 3], pads=[1, 1, 1, 1]),
 ]
+LONG = [
+    conv((1, 1, 300), (4, 1, 100), strides=[2], pads=[49, 49]),
+    conv((2, 1, 64), (8, 1, 24), pads=[5, 17]),
+    conv((1, 1, 20), (4, 1, 30), pads=[15, 15]),
+    conv((1, 1, 100), (9, 1, 37), pads=[0, 9], strides=[3]),
+    conv((2, 1, 120), (8, 1, 16), pads=[24, 12], dilations=[3]),
+]
+CONV += LONG
 TRANSPOSED = [
     transposed((1, 3, 5, 7), (3, 5, 3, 3)),
     transposed((2, 3, 5, 7), (3, 9, 3, 3), strides=[2, 2], bias=False),

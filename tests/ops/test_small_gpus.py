@@ -152,3 +152,17 @@ def test_loads_say_their_plane() -> None:
         for call in calls(case, dynamic=False):
             loads = re.findall(r"\b(plane_)?(?:load|quad)_x\(", call.text["SUM"])
             assert loads and all(loads)
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_taps_of_a_long_kernel_are_tested_only_where_some_are_outside(dynamic: bool) -> None:
+    """With one channel, for which there is no loop that tests could stand in front of."""
+    both, one = r"u32\(first \+ \d+\) < ", r"first (?:>=|<) "
+    for channels, found in ((1, (one, both)), (2, (both, one))):
+        case = conv((1, channels, 3000), (8, channels, 128), strides=[32], pads=[32, 32])
+        for call in calls(case, dynamic):
+            assert re.search(found[0], call.text["SUM"])
+            assert not re.search(found[1], call.text["SUM"])
+            loops = re.findall(r"for \(var kx = (\d+)u; kx < (\d+)u", call.text["SUM"])
+            stops = ("0", "32"), ("32", "96"), ("96", "128")
+            assert loops == (list(stops) if channels == 1 else [("0", "128")])
