@@ -11,6 +11,7 @@ from engine.dtypes import FLOAT32
 from engine.ir import Array
 from engine.ops import KernelCall, Lowering, Stage, linear
 from engine.ops._conv_choice import Way, blocks_of
+from engine.ops._conv_tile import Tile
 from engine.ops._convolution import Geometry, trips_of
 from engine.target import MAX_WORKGROUPS
 
@@ -84,32 +85,19 @@ def tile_call(
         text: the unrolled inner loop. more: params beyond those that all these kernels have.
     """
     tile, (lanes, stack) = way.tile, way.workgroup
-    tiles_w = ceildiv(width, tile.columns)
-    group_blocks = blocks_of(geo, tile)
-    groups = ceildiv(rows * tiles_w, lanes)
+    params = _tile_params(geo, tile, rows, width, plane)
+    groups = ceildiv(rows * ceildiv(width, tile.columns), lanes)
     bias = view.has(2) and not geo.sums
     tensors = {"x": view.node.inputs[0], "w": weights, "y": geo.sums or view.node.outputs[0]}
     if bias:
         tensors["b"] = view.node.inputs[2]
-    params: dict[str, Dim | float] = {
-        "tiles": rows * tiles_w,
-        "tiles_w": tiles_w,
-        "columns": tile.columns,
-        "blocks": geo.group * group_blocks,
-        "group_blocks": group_blocks,
-        "groups": geo.group,
-        "group_in": geo.group_in,
-        "group_out": geo.group_out,
-        "plane": plane,
-        **more,
-    }
     return KernelCall(
         shader,
         tensors,
-        params,
+        {**params, **more},
         (
             dmin(groups, MAX_WORKGROUPS),
-            ceildiv(geo.group * group_blocks, stack),
+            ceildiv(geo.group * blocks_of(geo, tile), stack),
             ceildiv(groups, MAX_WORKGROUPS),
         ),
         flags=frozenset({"BIAS"}) if bias else frozenset(),
@@ -130,3 +118,21 @@ def tile_call(
         features=frozenset({"subgroups"}) if tile.shared else frozenset(),
         when=way.when,
     )
+
+
+def _tile_params(
+    geo: Geometry, tile: Tile, rows: Dim, width: Dim, plane: Dim
+) -> dict[str, Dim | float]:
+    """The params that all kernels of register tiles have."""
+    tiles_w, group_blocks = ceildiv(width, tile.columns), blocks_of(geo, tile)
+    return {
+        "tiles": rows * tiles_w,
+        "tiles_w": tiles_w,
+        "columns": tile.columns,
+        "blocks": geo.group * group_blocks,
+        "group_blocks": group_blocks,
+        "groups": geo.group,
+        "group_in": geo.group_in,
+        "group_out": geo.group_out,
+        "plane": plane,
+    }

@@ -349,77 +349,99 @@ def _is_across(view: Lowering, geo: Geometry, tiles: Dim) -> bool:
 
 def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
     """Transform of the input, products, transform of the output; for each band in turn."""
-    _, in_h, in_w = geo.win.size
-    _, out_h, out_w = geo.win.out
-    cut, places = bands(geo, size), (size + TAPS - 1) ** 2
-    across = _is_across(view, geo, cut.height * cut.columns)
-    v = view.scratch(FLOAT32, (places, geo.group_in, cut.tiles))
-    m = view.scratch(FLOAT32, (places, geo.group_out, cut.tiles))
-    grid: dict[str, Dim | float] = {
-        "tiles_h": ceildiv(out_h, size),
-        "tiles_w": cut.columns,
-        "tiles": cut.height * cut.columns,
-        "pitch": cut.tiles,
-    }
-    banded = frozenset({"BANDS"} if cut.count != 1 else ())
-    if banded:
-        grid |= {"band_rows": cut.height, "last_row": dmax(cut.rows - cut.height, 0)}
-    inner = frozenset(() if across else {"CHANNELS_INNER"})
-    modes = geo.win.repeats(1), geo.win.repeats(2)
-    first = KernelCall(
+    win, cut = geo.win, bands(geo, size)
+    way = _Way(geo, size, cut, _is_across(view, geo, cut.height * cut.columns))
+    _, in_h, in_w = win.size
+    _, out_h, out_w = win.out
+    spread = view.scratch(FLOAT32, (way.places, geo.group_in, cut.tiles))
+    sums = view.scratch(FLOAT32, (way.places, geo.group_out, cut.tiles))
+    first = way.transform(
         "conv_winograd_input",
-        {"x": view.node.inputs[0], "spread": v},
-        {
-            **grid,
-            "count": cut.tiles * geo.group_in,
-            "channels": geo.group_in,
-            "in_h": in_h,
-            "in_w": in_w,
-            "pad_h": geo.win.begin[1],
-            "pad_w": geo.win.begin[2],
-        },
-        linear(cut.tiles * geo.group_in),
-        flags=banded | inner,
-        text={"TRANSFORM": input_text(size, modes), "FOLDS": folds(geo.win)},
-        overrides={"SIZE": size},
-        repeat=cut.count,
+        {"x": view.node.inputs[0], "spread": spread},
+        geo.group_in,
+        {"in_h": in_h, "in_w": in_w, "pad_h": win.begin[1], "pad_w": win.begin[2]},
+        {"TRANSFORM": input_text(size, (win.repeats(1), win.repeats(2))), "FOLDS": folds(win)},
     )
-    weights = view.derived(1, f"winograd{size}{'' if across else '-t'}", _weights(size, across))
-    steps = (product((geo.group_in, geo.group_out)),), (geo.group_in * cut.tiles,)
-    if across:
-        operands, shape = (weights, v, *steps), (geo.group_out, cut.tiles)
-    else:
-        operands, shape = (v, weights, *steps[::-1]), (cut.tiles, geo.group_out)
-    a, b, a_batch, b_batch = operands
-    between = Product(
-        kind="f32",
-        a=a,
-        b=b,
-        rows=shape[0],
-        columns=shape[1],
-        inner=geo.group_in,
-        batch=(places,),
-        a_batch=a_batch,
-        b_batch=b_batch,
-    )
+    between = product_stage(way.product(view, spread), sums, view.target)
     bias = {"b": view.node.inputs[2]} if view.has(2) else {}
-    last = KernelCall(
+    last = way.transform(
         "conv_winograd_output",
-        {"products": m, **bias, "y": view.node.outputs[0]},
-        {
-            **grid,
-            "count": cut.tiles * geo.group_out,
-            "channels": geo.group_out,
-            "out_h": out_h,
-            "out_w": out_w,
-        },
-        linear(cut.tiles * geo.group_out),
-        flags=banded | inner | frozenset({"BIAS"} if bias else ()),
-        text={"TRANSFORM": output_text(size)},
-        overrides={"SIZE": size},
-        repeat=cut.count,
+        {"products": sums, **bias, "y": view.node.outputs[0]},
+        geo.group_out,
+        {"out_h": out_h, "out_w": out_w},
+        {"TRANSFORM": output_text(size)},
     )
-    return [(first,), _in_turn(product_stage(between, m, view.target), cut.count), (last,)]
+    return [(first,), _in_turn(between, cut.count), (last,)]
+
+
+@dataclass(frozen=True)
+class _Way:
+    """What the three stages agree on.
+
+    Attributes:
+        cut: the bands. across: whether tiles are the columns of the product, and not its rows.
+    """
+
+    geo: Geometry
+    size: int
+    cut: Bands
+    across: bool
+
+    @property
+    def places(self) -> int:
+        """Places in a transformed tile."""
+        return (self.size + TAPS - 1) ** 2
+
+    def transform(
+        self,
+        shader: str,
+        tensors: dict[str, str],
+        channels: Dim,
+        params: dict[str, Dim | float],
+        text: dict[str, str],
+    ) -> KernelCall:
+        """A dispatch of one of the transforms, which computes a tile of a channel at a time."""
+        cut = self.cut
+        banded = self.cut.count != 1
+        grid: dict[str, Dim | float] = {
+            "tiles_h": ceildiv(self.geo.win.out[1], self.size),
+            "tiles_w": cut.columns,
+            "tiles": cut.height * cut.columns,
+            "pitch": cut.tiles,
+        }
+        if banded:
+            grid |= {"band_rows": cut.height, "last_row": dmax(cut.rows - cut.height, 0)}
+        used = {"BANDS": banded, "CHANNELS_INNER": not self.across, "BIAS": "b" in tensors}
+        count = cut.tiles * channels
+        return KernelCall(
+            shader,
+            tensors,
+            {**grid, "count": count, "channels": channels, **params},
+            linear(count),
+            flags=frozenset(flag for flag, on in used.items() if on),
+            text=text,
+            overrides={"SIZE": self.size},
+            repeat=cut.count,
+        )
+
+    def product(self, view: Lowering, spread: str) -> Product:
+        """The product between the transforms: a matrix for each place."""
+        inner, outer, tiles = self.geo.group_in, self.geo.group_out, self.cut.tiles
+        kind = f"winograd{self.size}{'' if self.across else '-t'}"
+        weights = view.derived(1, kind, _weights(self.size, self.across))
+        operands = (weights, (product((inner, outer)),), outer), (spread, (inner * tiles,), tiles)
+        (a, a_batch, rows), (b, b_batch, columns) = operands if self.across else operands[::-1]
+        return Product(
+            kind="f32",
+            a=a,
+            b=b,
+            rows=rows,
+            columns=columns,
+            inner=inner,
+            batch=(self.places,),
+            a_batch=a_batch,
+            b_batch=b_batch,
+        )
 
 
 def _in_turn(stage: Stage, count: Dim) -> Stage:
