@@ -50,7 +50,9 @@ def _ids(equal: NodeView, count: int) -> tuple[str, Array] | None:
     """Ids [..., 1] that are compared with `count` neighbouring numbers, and the first of these."""
     for index in (0, 1):
         numbers, shape = equal.const(index), equal.type(1 - index).shape
-        if numbers is None or numbers.dtype.kind not in "iu" or numbers.shape[-1:] != (count,):
+        if numbers is None or not numbers.size or numbers.dtype.kind not in "iu":
+            continue
+        if numbers.shape[-1:] != (count,):
             continue
         flat = numbers.reshape(-1)
         whole = shape is not None and len(shape) >= numbers.ndim and shape[-1] == 1

@@ -10,13 +10,13 @@ import numpy as np
 from engine.errors import EngineError
 from engine.ir import Array, Graph, Node
 
-Shape = tuple[int, ...] | None
+ShapeOf = Callable[[str], tuple[int, ...] | None]
 RunBody = Callable[[Graph, Mapping[str, Any]], list[Any]]
 """Runs a body on its inputs by name (captures are added by the callee); returns its outputs."""
 
 
 def run_control_flow(
-    node: Node, inputs: Sequence[Any], run_body: RunBody, shape_of: Callable[[str], Shape]
+    node: Node, inputs: Sequence[Any], run_body: RunBody, shape_of: ShapeOf
 ) -> list[Any]:
     """Outputs of a control flow node.
 
@@ -30,15 +30,7 @@ def run_control_flow(
     Source: ONNX If-25, Loop-25, Scan-25, SequenceMap-17.
     """
     drive = {"If": _if, "Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map}
-    outputs = drive[node.op_type](node, inputs, run_body)
-    for index, name in enumerate(node.outputs):
-        value = outputs[index]
-        if not name or not isinstance(value, np.ndarray) or value.size:
-            continue
-        shape = shape_of(name)
-        if shape is not None and len(shape) == value.ndim and 0 in shape:
-            outputs[index] = value.reshape(shape)
-    return outputs
+    return drive[node.op_type](node, inputs, run_body, shape_of)
 
 
 def _truth(node: Node, value: Any) -> bool:
@@ -48,12 +40,12 @@ def _truth(node: Node, value: Any) -> bool:
     return bool(array.reshape(()))
 
 
-def _if(node: Node, inputs: Sequence[Any], run_body: RunBody) -> list[Any]:
+def _if(node: Node, inputs: Sequence[Any], run_body: RunBody, shape_of: ShapeOf) -> list[Any]:
     branch = "then_branch" if _truth(node, inputs[0]) else "else_branch"
     return run_body(node.attrs[branch], {})
 
 
-def _loop(node: Node, inputs: Sequence[Any], run_body: RunBody) -> list[Any]:
+def _loop(node: Node, inputs: Sequence[Any], run_body: RunBody, shape_of: ShapeOf) -> list[Any]:
     body: Graph = node.attrs["body"]
     limit = None if inputs[0] is None else int(np.asarray(inputs[0]).reshape(()))
     condition = True if len(inputs) < 2 or inputs[1] is None else _truth(node, inputs[1])
@@ -69,10 +61,25 @@ def _loop(node: Node, inputs: Sequence[Any], run_body: RunBody) -> list[Any]:
             items.append(item)
         trip += 1
     names = body.outputs[1 + len(carried) :]
-    return carried + [_stack(body, n, items) for n, items in zip(names, scanned, strict=True)]
+    known = _known(node, len(carried), len(names), shape_of)
+    stacked = [_stack(body, *found) for found in zip(names, scanned, known, strict=True)]
+    return carried + stacked
 
 
-def _stack(body: Graph, name: str, items: Sequence[Any], axis: int = 0) -> Array:
+def _known(node: Node, carried: int, count: int, shape_of: ShapeOf) -> list[tuple[int, ...] | None]:
+    """What is known of the shapes of `count` scans, behind `carried` outputs."""
+    names = [*node.outputs[carried:], *[""] * count][:count]
+    return [shape_of(name) if name else None for name in names]
+
+
+def _stack(
+    body: Graph,
+    name: str,
+    items: Sequence[Any],
+    known: tuple[int, ...] | None,
+    axis: int = 0,
+) -> Array:
+    """The items of a scan along a new axis; without a step, of the shape that is known."""
     if items:
         return np.stack([np.asarray(i) for i in items], axis=axis)
     tensor = body.tensor(name)
@@ -80,10 +87,12 @@ def _stack(body: Graph, name: str, items: Sequence[Any], axis: int = 0) -> Array
         return np.empty((0,), np.float32)
     shape = [d if isinstance(d, int) else 0 for d in tensor.shape or ()]
     shape.insert(axis if axis >= 0 else len(shape) + 1 + axis, 0)
+    if known is not None and len(known) == len(shape) and 0 in known:
+        shape = list(known)
     return np.empty(shape, tensor.dtype.numpy)
 
 
-def _scan(node: Node, inputs: Sequence[Any], run_body: RunBody) -> list[Any]:
+def _scan(node: Node, inputs: Sequence[Any], run_body: RunBody, shape_of: ShapeOf) -> list[Any]:
     body: Graph = node.attrs["body"]
     count = int(node.attrs["num_scan_inputs"])
     states, scans = list(inputs[: len(inputs) - count]), list(inputs[len(inputs) - count :])
@@ -106,14 +115,19 @@ def _scan(node: Node, inputs: Sequence[Any], run_body: RunBody) -> list[Any]:
     out_axes = list(node.attrs.get("scan_output_axes") or [0] * len(collected))
     out_backwards = list(node.attrs.get("scan_output_directions") or [0] * len(collected))
     names = body.outputs[len(states) :]
+    known = _known(node, len(states), len(names), shape_of)
     stacked = [
-        _stack(body, n, items[::-1] if b else items, a)
-        for n, items, a, b in zip(names, collected, out_axes, out_backwards, strict=True)
+        _stack(body, n, items[::-1] if b else items, shape, a)
+        for n, items, shape, a, b in zip(
+            names, collected, known, out_axes, out_backwards, strict=True
+        )
     ]
     return states + stacked
 
 
-def _sequence_map(node: Node, inputs: Sequence[Any], run_body: RunBody) -> list[Any]:
+def _sequence_map(
+    node: Node, inputs: Sequence[Any], run_body: RunBody, shape_of: ShapeOf
+) -> list[Any]:
     body: Graph = node.attrs["body"]
     first, rest = inputs[0], inputs[1:]
     results: list[list[Any]] = [[] for _ in body.outputs]

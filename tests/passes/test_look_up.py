@@ -59,3 +59,8 @@ def test_weights_that_zeros_do_not_cancel() -> None:
 def test_the_last_number_of_a_type() -> None:
     lowest = ONE_HOT.replace("{-1, 0, 1}", "{-2147483648, -2147483647, -2147483646}")
     check_untouched(look_up, lowest, random_weights(w=(3, 4)), "int32 has no numbers beyond")
+
+
+def test_a_table_without_rows() -> None:
+    text = ONE_HOT.replace("int32[1, 3] n = {-1, 0, 1}", "int32[1, 0] n = {}")
+    check_untouched(look_up, text.replace("float[3, 4]", "float[0, 4]"), random_weights(w=(0, 4)))

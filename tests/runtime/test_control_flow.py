@@ -160,6 +160,39 @@ def test_if_with_captures_and_gpu_work_in_and_around_it(device: str) -> None:
             assert {"Exp", "Tanh", "Sqrt"} <= executed(session, "gpu")
 
 
+EMPTY_IF = """g (float[1,n] x, bool flag) => (float[m,n] y) {
+  before = Exp(x)
+  y = If (flag) <
+    then_branch = grow () => (float[p,q] t) { t = Concat <axis = 0> (before, before) },
+    else_branch = keep () => (float[r,s] f) { f = Sqrt(before) }
+  >
+}"""
+EMPTY_LOOP = """g (float[1,n] x, int64 trips) => (float[m,n] last, float[t,1,n] all) {
+  go = Constant <value = bool {1}> ()
+  last, all = Loop (trips, go, x) <
+    body = turn (int64 i, bool on, float[k,n] carried) => (bool more, float[j,n] next, float[1,n] s) {
+      more = Identity(on)
+      s = Neg(x)
+      next = Concat <axis = 0> (carried, x)
+    }
+  >
+}"""
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_sizes_that_bodies_decide_for_values_without_elements(device: str) -> None:
+    with InferenceSession(parse(EMPTY_IF), device=device) as session:
+        for flag, rows in ((True, 2), (False, 1)):
+            feed = {"x": np.zeros((1, 0), np.float32), "flag": np.array(flag)}
+            assert session.run(None, feed)[0].shape == (rows, 0)
+    with InferenceSession(parse(EMPTY_LOOP), device=device) as session:
+        for trips in (2, 3, 0):
+            feed = {"x": np.zeros((1, 0), np.float32), "trips": np.array(trips)}
+            last, every = session.run(None, feed)
+            assert last.shape == (1 + trips, 0)
+            assert every.shape == (trips, 1, 0)
+
+
 LOOP = """g (float[n] x, int64 trips, bool go) => (float[n] last, float[t,n] all, float[n] y) {
   start = Abs(x)
   step = Constant <value_float = 0.5> ()
