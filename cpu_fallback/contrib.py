@@ -191,8 +191,9 @@ def dynamic_quantize_lstm(
         return memo.of(places, (first, d), make)
 
     def products(values: Tensor, d: int) -> tuple[Tensor, Recurrence]:
-        inputs = weights(1, d)(values.reshape(-1, values.shape[2]))
-        return inputs.reshape(*values.shape[:2], -1), weights(2, d)
+        length, batch, size = values.shape
+        inputs = weights(1, d)(values.reshape(length * batch, size))
+        return inputs.reshape(length, batch, inputs.shape[-1]), weights(2, d)
 
     return run_lstm(
         x,
@@ -256,7 +257,8 @@ def unpack_bits(packed: Tensor, bits: int, count: int) -> Tensor:
         raise ValueError(f"weights of {bits} bits are not known; 2, 4 and 8 are")
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     values = (packed[..., None] >> shifts) & np.uint8(2**bits - 1)
-    return np.asarray(values.reshape(*packed.shape[:-1], -1)[..., :count])
+    length = values.shape[-2] * values.shape[-1]
+    return np.asarray(values.reshape(*packed.shape[:-1], length)[..., :count])
 
 
 @cpu_op("MatMulNBits", since=1, domain=DOMAIN)

@@ -130,7 +130,9 @@ def convolution(
     """
     channels, each = w[1], w[0] // group
     sizes = Sizes(win, batch, group, channels, each, dtype)
-    way = route(win, channels, each, group, constant)
+    shape = (batch, *win.out, w[0])
+    empty = not channels or 0 in shape
+    way = Route.COLUMNS if empty else route(win, channels, each, group, constant)
     ways: Mapping[Route, _Make] = {
         Route.POINTWISE: _pointwise,
         Route.COLUMNS: _by_columns,
@@ -138,8 +140,7 @@ def convolution(
         Route.TAPS: by_taps,
         Route.WINOGRAD: _winograd,
     }
-    shape = (batch, *win.out, w[0])
-    compute = ways[way](sizes) if math.prod(shape) and channels else _nothing
+    compute = _nothing if empty else ways[way](sizes)
     small = group * each <= FEW_OUTPUTS or (batch == 1 and math.prod(win.out) <= FEW_WINDOWS)
     return Convolution(shape, small and way not in (Route.DEPTHWISE, Route.WINOGRAD), compute)
 

@@ -237,7 +237,7 @@ def integer_conv(
     depth = int(np.prod(w.shape[1:]))
     columns = views.transpose(order).reshape(batch, int(np.prod(win.out)), group, depth)
     columns = columns.transpose(0, 2, 1, 3)
-    kernels = w.reshape(group, -1, depth).transpose(0, 2, 1)
+    kernels = w.reshape(group, w.shape[0] // group, depth).transpose(0, 2, 1)
     product = exact_matmul(columns, kernels[None])
     return product.transpose(0, 1, 3, 2).reshape(batch, w.shape[0], *win.out)
 

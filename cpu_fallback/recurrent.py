@@ -159,7 +159,7 @@ def _gate_bias(b: Tensor, d: int, width: int, dtype: np.dtype[np.generic]) -> Te
 
 def project(x: Tensor, w: Tensor) -> Tensor:
     """[seq, batch, input] by [gates, input] -> [seq, batch, gates], as one product."""
-    flat = product(x.reshape(-1, x.shape[2]), w.T.astype(x.dtype, copy=False))
+    flat = product(x.reshape(len(x) * x.shape[1], x.shape[2]), w.T.astype(x.dtype, copy=False))
     return flat.reshape(x.shape[0], x.shape[1], w.shape[0])
 
 

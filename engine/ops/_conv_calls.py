@@ -52,7 +52,8 @@ def _packer(group: int, pack: int, transposed: bool, parts: bool) -> Callable[[A
         if parts:
             # a group for each part of the input channels: all output channels, a part of each row
             inputs = w.shape[1] // group
-            w = w.reshape(len(w), group, inputs, taps).swapaxes(0, 1).reshape(-1, inputs, taps)
+            w = w.reshape(len(w), group, inputs, taps).swapaxes(0, 1)
+            w = w.reshape(group * w.shape[1], inputs, taps)
         if transposed:
             w = w.reshape(group, w.shape[0] // group, w.shape[1], taps).swapaxes(1, 2)
             rows = w.reshape(group, w.shape[1], w.shape[2] * taps)

@@ -240,7 +240,9 @@ def _weights(size: int, across: bool) -> Callable[[Array], Array]:
             w.reshape(*w.shape[:2], TAPS, TAPS),
             turn,
         )
-        return np.ascontiguousarray(found.reshape(-1, *found.shape[2:]), dtype=np.float32)
+        return np.ascontiguousarray(
+            found.reshape(len(turn) ** 2, *found.shape[2:]), dtype=np.float32
+        )
 
     return make
 

@@ -85,7 +85,7 @@ class Stages:
         node, constant = self.view.node, self.view.const(1) is not None
 
         def turned(w: Array) -> Array:
-            return np.ascontiguousarray(w.reshape(-1, w.shape[2]).T)
+            return np.ascontiguousarray(w.reshape(len(w) * w.shape[1], w.shape[2]).T)
 
         weights = self.input_weights
         if not weights:

@@ -132,7 +132,7 @@ def _panels(view: Lowering, transposed: bool) -> str:
         b = b.T if transposed else b
         if b.shape[1] % PANEL:
             b = np.pad(b, ((0, 0), (0, -b.shape[1] % PANEL)))
-        return np.ascontiguousarray(b.reshape(len(b), -1, PANEL).swapaxes(0, 1))
+        return np.ascontiguousarray(b.reshape(len(b), b.shape[1] // PANEL, PANEL).swapaxes(0, 1))
 
     return view.derived(1, f"panels{PANEL}{'-transposed' if transposed else ''}", make)
 

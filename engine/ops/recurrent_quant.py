@@ -100,7 +100,8 @@ def _lower(view: Lowering) -> Sequence[Stage]:
     def columns_last(weights: Array) -> Array:
         """[inputs, directions * columns]."""
         wide = inputs(weights)
-        return np.ascontiguousarray(wide.transpose(1, 0, 2).reshape(wide.shape[1], -1))
+        rows = wide.transpose(1, 0, 2)
+        return np.ascontiguousarray(rows.reshape(len(rows), rows.shape[1] * rows.shape[2]))
 
     def by_unit(weights: Array) -> Array:
         return packed(4)(np.ascontiguousarray(states(weights).transpose(0, 2, 1)))

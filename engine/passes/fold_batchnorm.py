@@ -189,7 +189,7 @@ def _apply(editor: Editor, node: Node, linear: Linear, affine: Affine) -> str:
         return f"the folded weights of {label(before)} leave the range of {weights.dtype.name}"
     base = before.inputs[1]
     inputs = [before.inputs[0], base, *before.inputs[2:3]]
-    if affine.scale.size > 1 or affine.scale[0] != 1:
+    if (affine.scale != 1).any():
         inputs[1] = editor.constant(f"{base}.folded", weights)
     if bias is not None:
         inputs[2:] = [editor.constant(f"{before.inputs[1]}.bias", bias)]

@@ -79,6 +79,8 @@ def _row_of(graph: Graph, node: Node, gather: Node | None) -> _Row | None:
     weights, index = view.const(1), taken.const(1)
     if weights is None or weights.ndim != 2 or index is None or view.attr("transA", 0):
         return None
+    if not weights.size:
+        return None
     if view.has(2) and not _is_row(view.const(2)):
         return None
     tensor = graph.tensor(gather.inputs[0])
@@ -87,7 +89,9 @@ def _row_of(graph: Graph, node: Node, gather: Node | None) -> _Row | None:
     *outer, inner = tensor.shape
     axis = int(taken.attr("axis", 0)) % len(tensor.shape)
     sizes = tuple(d if isinstance(d, int) else -1 for d in outer)
-    if axis == len(outer) or sizes[axis] < 1 or sizes.count(-1) > 1 or not isinstance(inner, int):
+    if axis == len(outer) or sizes[axis] < 1 or sizes.count(-1) > 1 or 0 in sizes:
+        return None
+    if not isinstance(inner, int):
         return None
     return _Row(gather, node, sizes, inner, axis, index.size)
 
