@@ -170,10 +170,10 @@ EMPTY_IF = """g (float[1,n] x, bool flag) => (float[m,n] y) {
 EMPTY_LOOP = """g (float[1,n] x, int64 trips) => (float[m,n] last, float[t,1,n] all) {
   go = Constant <value = bool {1}> ()
   last, all = Loop (trips, go, x) <
-    body = turn (int64 i, bool on, float[k,n] carried) => (bool more, float[j,n] next, float[1,n] s) {
+    body = turn (int64 i, bool on, float[k,n] old) => (bool more, float[j,n] next, float[1,n] s) {
       more = Identity(on)
       s = Neg(x)
-      next = Concat <axis = 0> (carried, x)
+      next = Concat <axis = 0> (old, x)
     }
   >
 }"""
