@@ -97,10 +97,13 @@ def _form(op_type: str, domain: str, version: int) -> _Form | None:
         schema = onnx.defs.get_schema(op_type, version, domain)
     except onnx.defs.SchemaError:
         return None
-    single = onnx.defs.OpSchema.FormalParameterOption.Single
+    kinds = onnx.defs.OpSchema.FormalParameterOption
+    single, least = kinds.Single, schema.min_input
+    while least and schema.inputs[least - 1].option == kinds.Optional:
+        least -= 1  # both of a Loop have to be there, by name or empty, which says the same
     attributes = schema.attributes.items()
     return _Form(
-        (schema.min_input, schema.max_input),
+        (least, schema.max_input),
         (schema.min_output, schema.max_output),
         tuple((i, p.name) for i, p in enumerate(schema.inputs) if p.option == single),
         {

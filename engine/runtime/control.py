@@ -47,7 +47,7 @@ def _if(node: Node, inputs: Sequence[Any], run_body: RunBody, shape_of: ShapeOf)
 
 def _loop(node: Node, inputs: Sequence[Any], run_body: RunBody, shape_of: ShapeOf) -> list[Any]:
     body: Graph = node.attrs["body"]
-    limit = None if inputs[0] is None else int(np.asarray(inputs[0]).reshape(()))
+    limit = int(np.asarray(inputs[0]).reshape(())) if inputs and inputs[0] is not None else None
     condition = True if len(inputs) < 2 or inputs[1] is None else _truth(node, inputs[1])
     carried = list(inputs[2:])
     scanned: list[list[Any]] = [[] for _ in body.outputs[1 + len(carried) :]]

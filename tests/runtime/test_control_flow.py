@@ -233,6 +233,30 @@ def test_loop_with_carried_values_scans_and_captures(device: str) -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("limit", ["", "trips"])
+@pytest.mark.parametrize("condition", ["", "go"])
+def test_loops_that_carry_nothing(device: str, limit: str, condition: str) -> None:
+    """A limit and a condition that are left out end no loop; the body's own does after 3 turns."""
+    given = [f"{kind} {name}" for kind, name in (("int64", limit), ("bool", condition)) if name]
+    model = parse(
+        f"""g ({", ".join(["float[n] x", *given])}) => (float[t,n] all) {{
+  all = Loop ({limit or '""'}, {condition or '""'}) <
+    body = turn (int64 i, bool on) => (bool more, float[n] seen) {{
+      last = Constant <value_int = 2> ()
+      more = Less(i, last)
+      seen = Exp(x)
+    }}
+  >
+}}"""
+    )
+    x = noise(3)
+    feed = {"x": x, "trips": np.array(2), "go": np.array(True)}
+    with InferenceSession(model, device=device) as session:
+        (every,) = session.run(None, {name: feed[name] for name in ("x", limit, condition) if name})
+    check([every], [np.stack([np.exp(x)] * (2 if limit else 3))])
+
+
+@pytest.mark.parametrize("device", DEVICES)
 def test_loop_whose_carried_shape_grows(device: str) -> None:
     model = parse(
         """g (float[n] x, int64 trips) => (float[m] y, float sum) {
