@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import onnx
 import onnx.parser
+
+from engine.ir import Array
 
 OPSET = 21
 
@@ -13,6 +16,11 @@ def parse(text: str, opset: int = OPSET) -> onnx.ModelProto:
     model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]> {text}')
     onnx.checker.check_model(model)
     return model
+
+
+def noise(*shape: int, seed: int = 3) -> Array:
+    """Normal float32 numbers, the same for the same shape and seed."""
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 AFFINE = """affine (float[n,3] x, float[3] b) => (float[n,3] y, float[n,3] z) {

@@ -9,21 +9,16 @@ import pytest
 
 from engine.dtypes import DTYPES, FLOAT32, from_name
 from engine.errors import DeviceError, EngineError, InputError
-from engine.ir import Array
 from engine.runtime.device import open_device
 from engine.runtime.session import InferenceSession
 from engine.runtime.values import DeviceValue
 from engine.target import Target
-from tests.runtime.models import AFFINE, parse
+from tests.runtime.models import AFFINE, noise, parse
 
 pytestmark = pytest.mark.gpu
 
 B = np.array([0.25, -1, 2], np.float32)
 KERNEL_DTYPES = sorted(d.name for d in DTYPES if d.wgsl)
-
-
-def noise(*shape: int, seed: int = 3) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def gpu(text: str, **options: Any) -> InferenceSession:

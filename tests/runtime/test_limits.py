@@ -12,14 +12,13 @@ import wgpu
 
 from engine.errors import DeviceError, PlanError
 from engine.explain import NodeRow
-from engine.ir import Array
 from engine.rates import DeviceProfile
 from engine.runtime import recorder as recorder_module
 from engine.runtime.device import Device, open_device
 from engine.runtime.recorder import UNMEASURED
 from engine.runtime.session import InferenceSession
 from engine.target import Target
-from tests.runtime.models import parse
+from tests.runtime.models import noise, parse
 
 pytestmark = pytest.mark.gpu
 
@@ -28,10 +27,6 @@ SUM = """g (float[n] x) => (float[n] y, float s) {
   y = Neg(a)
   s = ReduceSum <keepdims = 0> (a)
 }"""
-
-
-def noise(*shape: int, seed: int = 3) -> Array:
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def check_sum(session: InferenceSession, n: int) -> None:
