@@ -160,6 +160,7 @@ STYLES = {
     "uniform-8x4": Way(Tile(8, 4), (64, 1)),
     "uniform-8x2": Way(Tile(8, 2), (64, 1)),
     "uniform-16x1": Way(Tile(16, 1), (64, 1)),
+    "uniform-16x2": Way(Tile(16, 2), (64, 1)),
     "uniform-8x7": Way(Tile(8, 7), (64, 1)),
     "uniform-8x8": Way(Tile(8, 8), (64, 1)),
     "spread-4x4": Way(Tile(4, 4), (8, 8)),
