@@ -4,9 +4,10 @@
 // w: [groups, blocks, group_in * kernel_d * kernel_h * kernel_w, PACK] f32, zeros past the last row
 // b: [out_channels] f32, with BIAS
 // y: [N, out_channels, out_d, out_h, out_w] f32
-// BUILTINS, ENTER, START, SUM, STORE: the unrolled tile, from engine/ops/_conv_tile.py
+// BUILTINS, ENTER, START, SUM, STORE, SUMS (with APART): the unrolled tile, from
+// engine/ops/_conv_tile.py
 // PIXELS, IZ, IH: how rows and pixels are found that may be outside, from engine/ops/conv.py
-// flags: BIAS; SHARED: subgroups must stay whole, INSIDE (without SHARED): no row that is met is outside
+// flags: BIAS; SHARED: subgroups must stay whole, INSIDE (without SHARED): no row that is met is outside, APART (without SHARED): a function sums up a row
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
 // dispatch: x and z count tiles of pixels, y blocks of ROWS channels, uniform if WORKGROUP_Y is 1
 struct Params {
@@ -16,6 +17,21 @@ struct Params {
 //# include lib/conv_tensors.wgsl
 
 ${PIXELS}
+//# if APART
+${SUMS}
+
+// Drivers are given loops that count their trips, from when their function begins. Here a wave has
+// one count for all of its invocations: in `main` these would count by themselves, as some leave out
+// rows.
+fn add_row(
+    start: u32, weights: u32, first: i32, first_plane: u32, row_step: u32, at_step: u32
+) {
+    let limit = params.in_w;
+    var row = start;
+    var at = weights;
+${SUM}
+}
+//# endif
 
 @compute @workgroup_size(WORKGROUP_X, WORKGROUP_Y)
 fn main(
@@ -68,7 +84,11 @@ ${START}
         var row = ((image + u32(iz)) * params.in_h + u32(ih)) * params.in_w;
 //# endif
         var at = base + r * params.kernel_w * (PACK / 4u);
+//# if APART
+        add_row(row, at, first, first_plane, row_step, at_step);
+//# else
 ${SUM}
+//# endif
     }
     let column_end = params.out_w;
     let place = (((n * params.groups * params.group_out + channel) * params.out_d + od)

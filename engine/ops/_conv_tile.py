@@ -54,10 +54,14 @@ class Tile:
     def quads(self) -> range:
         return range(self.rows // 4)
 
-    def start(self, bias: bool) -> str:
+    def sums(self) -> list[str]:
+        """Names of the accumulators."""
+        return [f"a{j}_{q}" for j in range(self.columns) for q in self.quads]
+
+    def start(self, bias: bool, declared: bool = False) -> str:
         """Declares the accumulators, filled with the bias of channels `channel`, ... or zeros.
 
-        Of a rolled tile, `store` adds the bias.
+        Of a rolled tile, `store` adds the bias. `declared`: they are, outside of the function.
         """
         lines = []
         for quad in self.quads:
@@ -67,7 +71,8 @@ class Tile:
                 if bias and not self.rolled
                 else f"let bias{quad} = vec4<f32>();"
             )
-        lines += [f"var a{j}_{q} = bias{q};" for j in range(self.columns) for q in self.quads]
+        kind = "" if declared else "var "
+        lines += [f"{kind}{name} = bias{name.split('_')[1]};" for name in self.sums()]
         return join(lines, 1)
 
     def multiply(

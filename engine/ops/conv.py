@@ -281,15 +281,28 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
                 weights,
                 win.params(),
             )
-            flags = frozenset(["SHARED"] * way.tile.shared)
-            if not way.tile.shared and all(map(win.keeps_inside, (0, 1))):
-                flags |= {"INSIDE"}
+            flags = call.flags | _dense_flags(win, way.tile, text)
             more = _places(win, wide)
+            start, inside = way.tile.start("BIAS" in flags, "APART" in flags), []
             if win.kernel[2] in range(MAX_UNROLLED + 1):
                 inside = loops.columns_inside(loops.edges_of(way.tile, win))
-                more["START"] = join([call.text["START"], *indented(inside)], 0)
-            calls.append(replace(call, flags=call.flags | flags, text={**call.text, **more}))
+            if "APART" in flags:
+                sums = (f"var<private> {name}: vec4<f32>;" for name in way.tile.sums())
+                more |= {"START": start, "SUMS": join([*sums], 0)}
+                more["SUM"] = join([*indented(inside), text], 0)
+            else:
+                more["START"] = join([start, *indented(inside)], 0)
+            calls.append(replace(call, flags=flags, text={**call.text, **more}))
     return calls
+
+
+def _dense_flags(win: Windows, tile: Tile, text: str) -> frozenset[str]:
+    """How a dense kernel goes through rows, whose sum `text` is."""
+    if tile.shared:
+        return frozenset({"SHARED"})
+    if all(map(win.keeps_inside, (0, 1))):
+        return frozenset({"INSIDE"})
+    return frozenset({"APART"} if tile.adds_apart and "for (" in text else ())
 
 
 def _places(win: Windows, wide: bool) -> dict[str, str]:

@@ -91,7 +91,7 @@ def test_tiles_leave_room_for_waves_that_compute(case: OpCase, dynamic: bool) ->
         kind = "vec4<f32>"
         if call.shader == "matmul":
             (kind,) = set(re.findall(r"var sum\d+_\d+ = ([^(]*)\(", text))
-        sums = words(kind) * len(re.findall(r"\bvar (?:a|sum)\d+_\d+ = ", text))
+        sums = words(kind) * len(re.findall(r"\b(?:a|sum)\d+_\d+ = (?:bias|vec|f32)", text))
         assert 8 <= sums <= MOST_SUMS
         lanes = call.overrides["WORKGROUP_X"], call.overrides["WORKGROUP_Y"]
         assert lanes == (64, 1), "what a wave shares is not the same for all of it"
@@ -166,3 +166,14 @@ def test_taps_of_a_long_kernel_are_tested_only_where_some_are_outside(dynamic: b
             loops = re.findall(r"for \(var kx = (\d+)u; kx < (\d+)u", call.text["SUM"])
             stops = ("0", "32"), ("32", "96"), ("96", "128")
             assert loops == (list(stops) if channels == 1 else [("0", "128")])
+
+
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_loops_behind_rows_that_some_leave_out_have_a_function(dynamic: bool) -> None:
+    for case, apart in ((PADDED[0], True), (PADDED[1], True), (NEVER_OUTSIDE[0], False)):
+        for call in calls(case, dynamic):
+            assert ("APART" in call.flags) == apart
+            declared = re.findall(r"var<private> (a\d+_\d+): ", call.text.get("SUMS", ""))
+            started = re.findall(r"^    (a\d+_\d+) = ", call.text["START"], re.MULTILINE)
+            assert declared == started
+            assert bool(declared) == apart
