@@ -5,8 +5,9 @@
 // w: [groups, blocks, group_in * kernel_d * kernel_h * kernel_w, PACK] f32, zeros past the last row
 // b: [out_channels] f32, with BIAS
 // y: [N, groups * group_out, out_d, out_h, out_w] f32
-// BUILTINS, ENTER, START, SUM, STORE: the unrolled tile, from engine/ops/_conv_tile.py
-// flags: BIAS, INSIDE: no row that is met is outside
+// BUILTINS, ENTER, START, SUM, STORE, SUMS (with APART): the unrolled tile, from
+// engine/ops/_conv_tile.py
+// flags: BIAS, INSIDE: no row that is met is outside, APART: a function sums up a tap
 // overrides: WORKGROUP_X tiles by WORKGROUP_Y channel blocks; PACK channels a block of `w`; ROWS
 // dispatch: x and z count tiles of pixels that lie stride_w apart, y blocks of ROWS channels, each
 // once for every place within a stride
@@ -28,6 +29,16 @@ struct Params {
 //# include lib/conv_tensors.wgsl
 
 //# include lib/taps.wgsl
+//# if APART
+${SUMS}
+
+// As in conv_dense.wgsl: a wave has one count of this loop's trips.
+fn add_tap(start: u32, weights: u32, first: i32, step: u32, at_step: u32) {
+    var place = start;
+    var at = weights;
+${SUM}
+}
+//# endif
 
 @compute @workgroup_size(WORKGROUP_X, WORKGROUP_Y)
 fn main(
@@ -99,7 +110,11 @@ ${START}
                 let first = i32(column) + iw;
                 var at = base + ((kz * params.kernel_h + ky) * params.kernel_w + kx) * (PACK / 4u);
                 var place = row + u32(first);
+//# if APART
+                add_tap(place, at, first, step, at_step);
+//# else
 ${SUM}
+//# endif
                 iw -= params.jump_w;
             }
             ih -= params.jump_h;

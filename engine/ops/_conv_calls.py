@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -119,6 +120,15 @@ def tile_call(
         features=frozenset({"subgroups"}) if tile.shared else frozenset(),
         when=way.when,
     )
+
+
+def in_function(call: KernelCall, tile: Tile) -> KernelCall:
+    """A call of `tile_call` whose kernel sums up in a function, for the sums of which it declares
+    variables."""
+    sums = [f"var<private> {name}: vec4<f32>;" for name in tile.sums()]
+    start = tile.start("BIAS" in call.flags, declared=True)
+    text = {**call.text, "START": start, "SUMS": "\n".join(sums)}
+    return replace(call, flags=call.flags | {"APART"}, text=text)
 
 
 def _tile_params(

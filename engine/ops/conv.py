@@ -34,7 +34,7 @@ from engine.ops import (
 )
 from engine.ops import _conv_loops as loops
 from engine.ops._conv_border import OUTSIDE, folded, folds, with_border
-from engine.ops._conv_calls import packed_weights, tile_call
+from engine.ops._conv_calls import in_function, packed_weights, tile_call
 from engine.ops._conv_choice import (
     STYLES,
     Kind,
@@ -283,15 +283,14 @@ def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
             )
             flags = call.flags | _dense_flags(win, way.tile, text)
             more = _places(win, wide)
-            start, inside = way.tile.start("BIAS" in flags, "APART" in flags), []
-            if win.kernel[2] in range(MAX_UNROLLED + 1):
-                inside = loops.columns_inside(loops.edges_of(way.tile, win))
             if "APART" in flags:
-                sums = (f"var<private> {name}: vec4<f32>;" for name in way.tile.sums())
-                more |= {"START": start, "SUMS": join([*sums], 0)}
-                more["SUM"] = join([*indented(inside), text], 0)
-            else:
-                more["START"] = join([start, *indented(inside)], 0)
+                call = in_function(call, way.tile)
+            if win.kernel[2] in range(MAX_UNROLLED + 1):
+                inside = indented(loops.columns_inside(loops.edges_of(way.tile, win)))
+                if "APART" in flags:
+                    more["SUM"] = join([*inside, text], 0)
+                else:
+                    more["START"] = join([call.text["START"], *inside], 0)
             calls.append(replace(call, flags=flags, text={**call.text, **more}))
     return calls
 

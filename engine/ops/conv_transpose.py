@@ -22,7 +22,7 @@ from engine.errors import ShapeError
 from engine.ir import TensorType
 from engine.ops import InferView, Lowering, NodeView, OpDef, Stage, Support, no, register
 from engine.ops import _conv_loops as loops
-from engine.ops._conv_calls import packed_weights, tile_call
+from engine.ops._conv_calls import in_function, packed_weights, tile_call
 from engine.ops._conv_choice import Loop, ways_of
 from engine.ops._convolution import (
     Geometry,
@@ -180,8 +180,8 @@ def _phases(view: Lowering, geo: Geometry) -> list[Stage]:
         x, y, z = call.grid
         grid = (x, y * math.prod(win.strides), z)
         inside = not _edges(win, 1, 0) and not _edges(win, 1, 1)
-        flags = call.flags | frozenset(["INSIDE"] * inside)
-        calls.append(replace(call, grid=grid, flags=flags))
+        call = replace(call, flags=call.flags | {"INSIDE"}) if inside else in_function(call, tile)
+        calls.append(replace(call, grid=grid))
     return [*stages, choose(calls)]
 
 

@@ -170,7 +170,7 @@ def test_taps_of_a_long_kernel_are_tested_only_where_some_are_outside(dynamic: b
 
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_loops_behind_rows_that_some_leave_out_have_a_function(dynamic: bool) -> None:
-    for case, apart in ((PADDED[0], True), (PADDED[1], True), (NEVER_OUTSIDE[0], False)):
+    for case, apart in [(c, True) for c in PADDED] + [(c, False) for c in NEVER_OUTSIDE]:
         for call in calls(case, dynamic):
             assert ("APART" in call.flags) == apart
             declared = re.findall(r"var<private> (a\d+_\d+): ", call.text.get("SUMS", ""))
