@@ -172,6 +172,8 @@ def _batchnorm(editor: Editor, node: Node, linear: Linear) -> Affine | str:
         return "its scale, bias, mean or variance is not constant"
     if is_op(linear.node, "MatMul") and linear.rank != 2:
         return f"the channels of {label(linear.node)} are not along axis 1"
+    if any(c.shape != (linear.channels,) for c in constants if c is not None):
+        return f"it has not one number for each channel of {label(linear.node)}"
     scale, bias, mean, variance = (
         c.astype(np.float64).reshape(-1) for c in constants if c is not None
     )

@@ -39,7 +39,9 @@ def _lower(view: Builder) -> str:
         return f"its input has rank {rank}, without channels"
     sizes = {c.shape for c in constants if c is not None}
     channels = view.shape(0)[1]
-    if len(sizes) > 1 or (isinstance(channels, int) and sizes != {(channels,)}):
+    if not isinstance(channels, int):
+        return "calls decide how many channels there are, and a product would take any number"
+    if sizes != {(channels,)}:
         return "its scale, bias, mean and variance are not one number for each channel"
     scale, bias, mean, variance = (
         c.astype(np.float64).reshape(-1) for c in constants if c is not None

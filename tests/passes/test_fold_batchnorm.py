@@ -299,3 +299,10 @@ def test_integers_stay() -> None:
         "c = MatMul(x, w)  y = Mul(c, u) }",
         {"w": np.arange(20, dtype=np.int32).reshape(4, 5), "u": np.array(3, np.int32)},
     )
+
+
+def test_statistics_of_another_number_of_channels() -> None:
+    text = """g (float[2, 2, 9] x, float[3, 2, 3] w, float[1] s) => (float[2, 3, 7] y) {
+        c = Conv(x, w)  y = BatchNormalization(c, s, s, s, s) }"""
+    weights = random_weights(w=(3, 2, 3), s=(1,))
+    check_untouched(fold_batchnorm, text, weights, "not one number for each channel")

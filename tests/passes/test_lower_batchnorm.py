@@ -37,6 +37,11 @@ def test_a_product_and_a_sum(shape: str, along: tuple[int, ...]) -> None:
     ("text", "weights", "why"),
     [
         (
+            f"g (float[2, c] x, {WEIGHTS}) => (float[2, c] y) {{ y = {BN}(x, s, b, m, v) }}",
+            NORM,
+            "calls decide how many channels",
+        ),
+        (
             f"g (float[2, 4] x, {WEIGHTS}) => (float[2, 4] y) {{ y = {BN}(x, s, b, m, v) }}",
             {n: a for n, a in NORM.items() if n != "m"},
             "mean or variance is not constant",

@@ -31,6 +31,16 @@ CASES: list[tuple[str, str, Shapes, list[Shapes]]] = [
         [(5,)],
         [[(3,)], [(0,)]],
     ),
+    *(
+        (
+            "float[2, c, n] x",
+            f"s = Constant<value = float[{len(numbers)}] {{{', '.join(numbers)}}}>() "
+            "y = BatchNormalization(x, s, s, s, s)",
+            [(2, len(numbers), 4)],
+            [[(2, wrong, 4)]],
+        )
+        for numbers, wrong in ((["0.5"], 3), (["0.5", "2.0", "1.5"], 1))
+    ),
     ("float[1, c, 2, 2] x", "y = DepthToSpace<blocksize = 2>(x)", [(1, 4, 2, 2)], [[(1, 6, 2, 2)]]),
     ("float[1, 1, h, 2] x", "y = SpaceToDepth<blocksize = 2>(x)", [(1, 1, 4, 2)], [[(1, 1, 3, 2)]]),
     ("float[1, 1, n] x", "y = MaxPool<kernel_shape = [3]>(x)", [(1, 1, 5)], [[(1, 1, 0)]]),
