@@ -112,7 +112,8 @@ def _put(
         editor.fuse(nodes, new, text)
         return
     kind = editor.tensor(last.outputs[0])
-    assert kind is not None
+    if kind is None:  # an earlier pass of this round wrote it, and its type is not known yet
+        return
     between = editor.add_value(f"{last.key}.scaled", kind)
     origin = tuple(dict.fromkeys(name for n in nodes for name in n.origin))
     product = standard("Mul", (data, names[0]), between, like=last).replace(origin=origin)

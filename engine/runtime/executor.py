@@ -145,7 +145,8 @@ class Executor:
         copy_context().run(self._run_all, context)
         self.places = self.places | self._on_host if self.places else self._on_host
         results = {n: self._result(context, n, n in on_device) for n in outputs}
-        _disown(results, self._constants, feeds.values())
+        sizes = (array for bound in context.bound for array in bound.sizes.values())
+        _disown(results, self._constants | _owners(sizes), feeds.values())
         self._running = False
         context.times.total = time.perf_counter() - start
         return results, context.times
@@ -392,7 +393,7 @@ def _owners(values: Iterable[Any]) -> frozenset[int]:
 
 
 def _disown(results: dict[str, Any], constants: Collection[int], feeds: Iterable[Any]) -> None:
-    """Copies arrays that share memory with constants (ids of their owners), feeds or each other:
+    """Copies arrays that share memory with what is kept (ids of their owners), feeds or each other:
     callers own results."""
     taken = set(_owners(feeds))
     for name, value in results.items():

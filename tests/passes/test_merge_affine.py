@@ -7,7 +7,9 @@ import pytest
 
 from engine.passes.base import PassResult
 from engine.passes.merge_affine import merge_affine
+from engine.runtime.session import InferenceSession
 from tests.passes.graphs import Array, check_rewrite, check_untouched
+from tests.runtime.models import parse
 
 CHANCE = np.random.default_rng(0)
 A, B, C, D = (CHANCE.standard_normal((3, 1, 1)).astype(np.float32) for _ in range(4))
@@ -89,3 +91,23 @@ def test_shapes_that_grow() -> None:
         p = Mul(x, a)  y = Mul(p, b) }"""
     weights = {"a": np.ones((1, 4), np.float32), "b": np.full(4, 2, np.float32)}
     check_untouched(merge_affine, text, weights)
+
+
+def test_behind_a_normalisation_written_out_in_the_same_round() -> None:
+    model = parse(
+        """g (float[1, 3, 2] x) => (float[1, 3, 2] y) {
+          z = Constant <value = float[1, 3, 2] {1.0, 2.0, 3.0, 4.0, 5.0, 6.0}> ()
+          half = Constant <value_float = 0.5> ()
+          k = Constant <value = float[3] {1.0, 2.0, 4.0}> ()
+          d = Sub(x, z)
+          s = Mul(d, half)
+          y = BatchNormalization <epsilon = 0.0> (s, k, k, k, k)
+        }"""
+    )
+    rng = np.random.default_rng(0)
+    x = rng.standard_normal((1, 3, 2)).astype(np.float32)
+    z = np.arange(1, 7, dtype=np.float32).reshape(1, 3, 2)
+    k = np.array([1, 2, 4], np.float32)[:, None]
+    with InferenceSession(model, device="cpu") as session:
+        (y,) = session.run(None, {"x": x})
+    np.testing.assert_allclose(y, ((x - z) / 2 - k) / np.sqrt(k) * k + k, rtol=1e-5, atol=1e-5)

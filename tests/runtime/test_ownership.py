@@ -7,6 +7,8 @@ import onnx.parser
 import pytest
 
 import engine
+from engine.runtime.session import InferenceSession
+from tests.runtime.models import parse
 
 DEVICES = ("cpu", pytest.param("gpu", marks=pytest.mark.gpu))
 MODEL = """<ir_version: 10, opset_import: ["" : 21]>
@@ -37,3 +39,20 @@ def test_results_share_memory_with_nothing(device: str) -> None:
         np.testing.assert_array_equal(x, kept)
         for again, expected in zip(session.run(None, {"x": x}), want, strict=True):
             np.testing.assert_array_equal(again, expected)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_contents_worked_out_from_sizes_belong_to_the_caller(device: str) -> None:
+    text = """g (float[n] x) => (int64[2] t, float[4,n] y) {
+      four = Constant <value_ints = [4]> ()
+      s = Shape(x)
+      t = Concat <axis = 0> (four, s)
+      y = Expand(x, t)
+    }"""
+    x = np.arange(5, dtype=np.float32)
+    with InferenceSession(parse(text), device=device) as session:
+        for _ in range(4):
+            t, y = session.run(None, {"x": x})
+            np.testing.assert_array_equal(t, [4, 5])
+            np.testing.assert_array_equal(y, np.stack([x] * 4))
+            t.fill(77)
