@@ -1,13 +1,12 @@
 """Threads: large work in pieces, on as many threads as NumPy's BLAS is set to use.
 
 OpenBLAS speeds up nothing but products, and its threads wait for the next one by spinning, which
-takes the cores from everything else. So where nodes are long it is told to use one thread while a
-call runs (`alone`), and convolutions, products and passes over large arrays are cut into pieces for
-threads of ours: NumPy gives up the interpreter's lock inside. To get it back costs 10 to 25 us
-where another thread has it, and to wake a thread 50: two threads that call NumPy for 10 us at a
-time are slower than one. So only long pieces are shared out, and where nodes are short the threads
-stay with OpenBLAS, which hands over a product in 1 us. Pieces depend on sizes only, so within
-`alone` results are the same with any number of threads.
+takes the cores from everything else, and makes calls hang where something else has one. So it is
+told to use one thread while a call runs (`alone`), and convolutions, products and passes over large
+arrays are cut into pieces for threads of ours: NumPy gives up the interpreter's lock inside. To get
+it back costs 10 to 25 us where another thread has it, and to wake a thread 50: two threads that
+call NumPy for 10 us at a time are slower than one. So only long pieces are shared out. Pieces
+depend on sizes only, so within `alone` results are the same with any number of threads.
 
 The number is OpenBLAS's own: OPENBLAS_NUM_THREADS, OMP_NUM_THREADS, the cores that the process may
 use, or what threadpoolctl set. With another BLAS there is one thread here, and as many as it likes
@@ -33,9 +32,9 @@ _T = TypeVar("_T")
 
 MAX_THREADS = 16
 """More would wait for the interpreter's lock, most of the time."""
-MIN_PIECE_NS = 150_000
+MIN_PIECE_NS = 60_000
 """Shorter pieces are not shared out."""
-MIN_SHARED_NS = 600_000
+MIN_SHARED_NS = 200_000
 """Nor is less work in all."""
 _FLOPS_PER_NS = 100
 _BYTES_PER_NS = 8

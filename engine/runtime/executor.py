@@ -89,7 +89,7 @@ class Executor:
         self._steps = _run_steps(plan)
         on_host = [s.nodes for s in self._steps if isinstance(s, _OnHost)]
         self._on_host = {node.key: "cpu" for nodes in on_host for node in nodes}
-        self._threads = numpy_threads(plan, len(self._on_host), device)
+        self._threads = numpy_threads(len(self._on_host))
         self._host_reads = frozenset(
             plan.root(n) for s in plan.steps if isinstance(s, tasks.RunCpu) for n in s.node.reads
         )

@@ -22,22 +22,17 @@ MIN_SPARE_NBYTES = 4096
 """Below, a new array costs no more than finding out whether an old one is free."""
 
 
-LONG_MS = 0.5
-"""Where nodes take so long in the mean, threads of ours gain more than OpenBLAS's."""
+def numpy_threads(count: int) -> AbstractContextManager[object]:
+    """What surrounds the `count` nodes of a plan on the host: our threads help them, if any do.
 
-
-def numpy_threads(plan: Plan, count: int, device: object) -> AbstractContextManager[object]:
-    """What surrounds the `count` nodes of a plan on the host: it decides whose threads help them.
-
-    Beside a device they are ours: OpenBLAS's spin, and software GPUs need the cores.
+    OpenBLAS's wait for each other by spinning. Where a software GPU or another program wants the
+    cores too, its products take 4 to 20 times as long as with one thread.
     """
     if not count:
         return nullcontext()
     from cpu_fallback import memory
 
     memory.keep()
-    if device is None and plan.partition.all_cpu_ms < LONG_MS * count:
-        return nullcontext()
     return blas_of_one()
 
 
