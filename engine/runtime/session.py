@@ -228,8 +228,7 @@ class InferenceSession:
             with self._device.guarded("a call") if self._device else nullcontext():
                 if self._recording is not None:
                     self._recording.start()
-                hollow = self._hollow
-                with self._device.made_by(hollow) if self._device and hollow else nullcontext():
+                with self._device.made_by(self._hollow) if self._device else nullcontext():
                     results, self.times = self._runner.run(
                         feeds, names, kept, recording=self._recording, probe=self._probe
                     )
