@@ -146,7 +146,7 @@ class Executor:
         self.places = self.places | self._on_host if self.places else self._on_host
         results = {n: self._result(context, n, n in on_device) for n in outputs}
         sizes = (array for bound in context.bound for array in bound.sizes.values())
-        _disown(results, self._constants | _owners(sizes), feeds.values())
+        _disown(results, self._constants, (*feeds.values(), *sizes))
         self._running = False
         context.times.total = time.perf_counter() - start
         return results, context.times
@@ -392,10 +392,10 @@ def _owners(values: Iterable[Any]) -> frozenset[int]:
     return frozenset(id(_owner(v)) for v in values if isinstance(v, np.ndarray))
 
 
-def _disown(results: dict[str, Any], constants: Collection[int], feeds: Iterable[Any]) -> None:
-    """Copies arrays that share memory with what is kept (ids of their owners), feeds or each other:
+def _disown(results: dict[str, Any], constants: Collection[int], others: Iterable[Any]) -> None:
+    """Copies arrays that share memory with constants (ids of their owners), others or each other:
     callers own results."""
-    taken = set(_owners(feeds))
+    taken = set(_owners(others))
     for name, value in results.items():
         if isinstance(value, np.ndarray):
             owner = id(_owner(value))
