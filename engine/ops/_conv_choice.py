@@ -204,10 +204,8 @@ def blocks_of(geo: Geometry, tile: Tile) -> Dim:
 def usual_way(geo: Geometry, width: Dim, target: Target, step: str = "") -> Way:
     """The tile that `ways_of` gives where sizes are no reason for another; costs count it."""
     if geo.shares:
-        # small workgroups fill small maps best, but each has its price
-        depth = bounds(geo.group_in * geo.taps)[0] or 0
-        lanes = SHARED_BY if depth >= 64 else 8 * SHARED_BY
-        return Way(Tile(geo.pack, geo.shared_columns, shared=True), (lanes, 1))
+        # small workgroups fill small maps best
+        return Way(Tile(geo.pack, geo.shared_columns, shared=True), (SHARED_BY, 1))
     columns = software_columns(width) if target.software else 4
     return Way(Tile(min(geo.pack, 8), columns, step=step), (64, 1))
 

@@ -127,10 +127,7 @@ def guarded_window(
     """The same where a row may lie outside too, or repeats itself: every load has its own place and
     condition."""
     places, loads, pixels = _guarded_pixels(tile, win, kernel, lead, sides)
-    if tile.shared:
-        products = [*(line for lines in loads for line in lines), *tile.multiply(pixels, "at")]
-    else:
-        products = tile.multiply(pixels, "at", before=loads)
+    products = tile.multiply(pixels, "at", before=loads)
     return dense(tile, places, products, times=times)
 
 

@@ -84,14 +84,15 @@ class Tile:
     ) -> list[str]:
         """Adds the products of each tap's `columns` pixels with its weights.
 
-        `before`: for each tap what comes in front of it; not if the tile is shared.
+        `before`: for each tap what comes in front of it.
         Those of all taps lie one after the other, from index `weights` of fours on.
         """
         lines, found = self._weights(len(taps), weights, suffix)
         count = len(self.quads)
         names = {(tap, q): f"w{suffix}{tap}_{q}" for tap in range(len(taps)) for q in self.quads}
-        if self.shared:
+        if self.shared or self.rolled:
             # sum by sum: so many sums are in memory, and each is fetched and put back once
+            lines += [line for tap in before for line in tap]
             for q in self.quads:
                 for tap in range(len(taps)):
                     lines.append(f"let {names[tap, q]} = {found[tap * count + q]};")

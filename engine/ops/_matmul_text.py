@@ -41,8 +41,10 @@ class Tile:
         as_floats: factors are integers of at most 8 bits and a sign, and are multiplied as f32, for
             GPUs take four times as long for integers. Sums are exact until `EXACT` elements on,
             when they go to those of integers. Not with `shared`.
-        rolled: rows are stored by a loop: a driver that compiles for a CPU takes most of its time
-            for stores, and the loop costs little beside the sums.
+        rolled: as software drivers like it. Rows are stored by a loop: a driver that compiles for a
+            CPU takes most of its time for stores, and the loop costs little beside the sums. These
+            are summed one after the other: so many are in memory, and each is fetched and put back
+            once in a trip.
     """
 
     kind: str
@@ -286,19 +288,29 @@ def _block(tile: Tile, steps: int) -> Iterator[str]:
             for i in range(0, tile.rows, 4):
                 at = f"min(row + {i}u, params.rows - 4u)"
                 yield f"let p{q}_{i} = load4_a(a_start + (k + {q}u) * params.rows + {at});"
+        if not tile.rolled:
+            for i in range(tile.rows):
+                yield from _products(tile, wide, q, i)
+    if tile.rolled:
         for i in range(tile.rows):
-            factor = f"{tile.factor}({_row(tile, wide, q, i)})"
-            if tile.as_floats:
-                factor = f"{tile.factor}(f32({_row(tile, wide, q, i)}))"
-            if tile.kind == "f32" and len(tile.groups) > 1:
-                yield f"let f{q}_{i} = {factor};"
-                factor = f"f{q}_{i}"
-            for j in tile.groups:
-                name = f"{'part' if tile.as_floats else 'sum'}{i}_{j}"
-                if tile.kind == "f32" or tile.as_floats:
-                    yield f"{name} = fma({factor}, q{q}_{j}, {name});"
-                else:
-                    yield f"{name} += {factor} * q{q}_{j};"
+            for q in range(steps):
+                yield from _products(tile, wide, q, i)
+
+
+def _products(tile: Tile, wide: bool, q: int, i: int) -> Iterator[str]:
+    """Adds the products of row i of the tile, q steps on."""
+    factor = f"{tile.factor}({_row(tile, wide, q, i)})"
+    if tile.as_floats:
+        factor = f"{tile.factor}(f32({_row(tile, wide, q, i)}))"
+    if tile.kind == "f32" and len(tile.groups) > 1:
+        yield f"let f{q}_{i} = {factor};"
+        factor = f"f{q}_{i}"
+    for j in tile.groups:
+        name = f"{'part' if tile.as_floats else 'sum'}{i}_{j}"
+        if tile.kind == "f32" or tile.as_floats:
+            yield f"{name} = fma({factor}, q{q}_{j}, {name});"
+        else:
+            yield f"{name} += {factor} * q{q}_{j};"
 
 
 def _row(tile: Tile, wide: bool, q: int, i: int) -> str:
