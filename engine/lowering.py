@@ -41,9 +41,12 @@ class Lowerer:
         tuning: Tuning,
         binding: Mapping[str, int],
         parts: Parts,
+        shifted: frozenset[str] = frozenset(),
     ) -> None:
         self.graph = graph
         self.parts = parts
+        self.shifted = shifted
+        """Operators whose kernels are written for an output that begins somewhere in its buffer."""
         self.tuning = tuning
         self.binding = binding
         self.target = target
@@ -222,13 +225,32 @@ class Lowerer:
         tensors = {n: v for n, v in tensors.items() if n not in fused.replaces}
         parts = {n: self.parts.of[v] for n, v in self._rooted(tensors) if v in self.parts.of}
         quick = {n: reach(part.place, part.size, guarded=True) for n, part in parts.items()}
+        quick |= self._at_begin(group, tensors, quick)
         when = tuple(dict.fromkeys(g for found in quick.values() for g in found.when))
         variants = [self._variant(group, call, fused, tensors, params, quick)]
         if not when:
             return variants
         sure = {n: reach(part.place, part.size, guarded=False) for n, part in parts.items()}
+        sure |= self._at_begin(group, tensors, sure)
         guarded = replace(variants[0], when=(*call.when, *when))
         return [guarded, self._variant(group, call, fused, tensors, params, sure)]
+
+    def _at_begin(
+        self, group: Group, tensors: Mapping[str, str], reached: Mapping[str, Reach]
+    ) -> Mapping[str, Reach]:
+        """How outputs are reached that lie side by side from the start of their buffer, if kernels
+        of the operator are written for one that begins elsewhere."""
+        if group.anchor is None or group.anchor.op_type not in self.shifted:
+            return {}
+        outputs, found = set(map(self.root, group.outputs)), {}
+        for name, root in self._rooted(tensors):
+            storage, known = self.storage(root), reached.get(name)
+            plain = storage.element == "f32" and not storage.narrow and not storage.growing
+            if root in outputs and plain and (known is None or known.placed is None):
+                size = product(shape_of(self.graph, root))
+                place = Placed(shifted=True, fours=True)
+                found[name] = Reach(Place(), size, place, known.when if known else ())
+        return found
 
     def _rooted(self, tensors: Mapping[str, str]) -> list[tuple[str, str]]:
         return [(name, self.root(value)) for name, value in tensors.items()]

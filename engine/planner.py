@@ -49,6 +49,24 @@ def _likely(dispatch: Dispatch, binding: Mapping[str, int]) -> Variant:
     return next(v for v in dispatch.variants if all(_holds(g, binding) for g in v.when))
 
 
+def _shifted(
+    scheduled: Sequence[tasks.Task], parts: Parts, roots: Mapping[str, str]
+) -> frozenset[str]:
+    """Operators with an output that begins behind others in its buffer.
+
+    Software is given one kernel for all their outputs: another takes long to compile, an addition
+    nothing to run.
+    """
+    groups = (task.group for task in scheduled if isinstance(task, tasks.RunGpu))
+    return frozenset(
+        group.anchor.op_type
+        for group in groups
+        if group.anchor is not None
+        for name in group.outputs
+        if (part := parts.of.get(roots.get(name, name))) is not None and part.place.begin != 0
+    )
+
+
 def _holds(guard: Guard, binding: Mapping[str, int]) -> bool:
     return symbols_of(guard.expr) <= binding.keys() and guard.accepts(evaluate(guard.expr, binding))
 
@@ -80,7 +98,16 @@ def build_plan(
     Raises: PlanError if a lowering breaks the contract of `KernelCall`; ShaderError for templates.
     """
     fits = all(_holds(g, binding) for g in guards)
-    lowerer = Lowerer(graph, target, lambda n: roots.get(n, n), appends, tuning, binding, parts)
+    lowerer = Lowerer(
+        graph,
+        target,
+        lambda n: roots.get(n, n),
+        appends,
+        tuning,
+        binding,
+        parts,
+        _shifted(scheduled, parts, roots) if target.software else frozenset(),
+    )
     steps: list[Step] = []
     for task in scheduled:
         if isinstance(task, tasks.RunGpu):

@@ -78,13 +78,15 @@ class Windows:
         one = self.size[axis] == self.out[axis] == self.kernel[axis] == 1
         return one and self.begin[axis] == 0
 
-    def edges(self, columns: int, fours: bool = False, axis: int = -1) -> frozenset[int]:
+    def edges(
+        self, columns: int, fours: bool = False, axis: int = -1, any_size: bool = False
+    ) -> frozenset[int]:
         """The elements that `columns` neighbouring windows of an axis meet outside of it.
 
         Counted from the first element of the first of these windows; for any such `columns` that
         begin at a multiple of them. Windows past the last one do not count. `fours`: the axis has
         a multiple of four. Sizes that are open may make it more elements than need be, and so do
-        those between the taps of a dilated kernel.
+        those between the taps of a dilated kernel. `any_size`: as if sizes were open.
         """
         kernel, stride = self.kernel[axis], self.strides[axis]
         begin, end = self.begin[axis], self.end[axis]
@@ -94,12 +96,13 @@ class Windows:
         count = (columns - 1) * stride + kernel
         if not isinstance(begin, int) or not isinstance(end, int):
             return frozenset(range(count))
-        found = set(range(min(begin, count)))
+        found = {i for i in range(min(begin, count)) if i % stride < kernel}
         step = gcd(columns, 4) if fours else 1
-        beyond, ends = end, range(step - 1, columns, step)
-        if isinstance(size, int) and isinstance(out, int):
+        beyond, ends, most = end, range(step - 1, columns, step), end
+        if isinstance(size, int) and isinstance(out, int) and not any_size:
             beyond, ends = (out - 1) * stride + kernel - begin - size, range(out - 1, out)
-        for before in range(max(beyond, 0)):
+            most = out
+        for before in range(max(min(beyond, most), 0)):
             places = {(last - before) % columns for last in ends}
             taps = range(max(kernel - beyond + before * stride, 0), kernel)
             found.update(place * stride + tap for place in places for tap in taps)

@@ -1,21 +1,20 @@
 // Winograd's transform of the input of a 3x3 convolution: one tile of one channel an invocation.
 // spec: ONNX Conv-22
 // x: [N, channels, in_h, in_w] f32
-// spread: [(SIZE + 2)^2, channels, pitch] f32; CHANNELS_INNER: [(SIZE + 2)^2, pitch, channels]
-// Tiles are counted by rows, those of all images under each other.
+// spread: [(SIZE + 2)^2, channels, inner] f32, or [(SIZE + 2)^2, tiles, inner] if channels_inner
+// Tiles are counted by rows, those of all images under each other, from row
+// repeat_index() * band_rows on.
 // TRANSFORM: loads, sums and stores, from engine/ops/_conv_winograd.py; FOLDS: functions for it
-// flags: BANDS (from row repeat_index() * band_rows on); CHANNELS_INNER
 // overrides: SIZE, outputs of a tile along an axis
 // dispatch: one workgroup computes WORKGROUP_SIZE tiles
 struct Params {
     tiles_h: u32,
     tiles_w: u32,
     tiles: u32,
-    pitch: u32,
-//# if BANDS
+    inner: u32,
+    channels_inner: u32,
     band_rows: u32,
     last_row: u32,
-//# endif
     count: u32,
     channels: u32,
     in_h: u32,
@@ -40,19 +39,12 @@ fn main(
     if (index >= params.count) {
         return;
     }
-//# if CHANNELS_INNER
-    let channel = index % params.channels;
-    let tile = min(index / params.channels, params.tiles - 1u);
-//# else
-    let channel = index / params.pitch;
-    let tile = min(index % params.pitch, params.tiles - 1u);
-//# endif
-//# if BANDS
+    let along = index % params.inner;
+    let across = index / params.inner;
+    let channel = select(across, along, params.channels_inner != 0u);
+    let tile = min(select(along, across, params.channels_inner != 0u), params.tiles - 1u);
     let tile_rest = tile / params.tiles_w
         + min(repeat_index() * params.band_rows, params.last_row);
-//# else
-    let tile_rest = tile / params.tiles_w;
-//# endif
     let n = tile_rest / params.tiles_h;
     let first_h = i32((tile_rest % params.tiles_h) * SIZE) - params.pad_h;
     let first_w = i32((tile % params.tiles_w) * SIZE) - params.pad_w;

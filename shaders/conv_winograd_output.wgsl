@@ -1,22 +1,22 @@
 // The end of Winograd's 3x3 convolution: one tile of one channel an invocation.
 // spec: ONNX Conv-22
-// products: [(SIZE + 2)^2, channels, pitch] f32; CHANNELS_INNER: [(SIZE + 2)^2, pitch, channels]
+// products: [(SIZE + 2)^2, channels, inner] f32, or [(SIZE + 2)^2, tiles, inner] if channels_inner
 // b: [channels] f32, with BIAS
 // y: [N, channels, out_h, out_w] f32
-// Tiles are counted by rows, those of all images under each other.
+// Tiles are counted by rows, those of all images under each other, from row
+// repeat_index() * band_rows on.
 // TRANSFORM: loads, sums and stores, from engine/ops/_conv_winograd.py
-// flags: BIAS; BANDS (from row repeat_index() * band_rows on); CHANNELS_INNER
+// flags: BIAS
 // overrides: SIZE, outputs of a tile along an axis
 // dispatch: one workgroup computes WORKGROUP_SIZE tiles
 struct Params {
     tiles_h: u32,
     tiles_w: u32,
     tiles: u32,
-    pitch: u32,
-//# if BANDS
+    inner: u32,
+    channels_inner: u32,
     band_rows: u32,
     last_row: u32,
-//# endif
     count: u32,
     channels: u32,
     out_h: u32,
@@ -38,22 +38,15 @@ fn main(
     @builtin(num_workgroups) groups: vec3<u32>,
 ) {
     let index = flat_index(id, groups);
-//# if CHANNELS_INNER
-    let channel = index % params.channels;
-    let tile = index / params.channels;
-//# else
-    let channel = index / params.pitch;
-    let tile = index % params.pitch;
-//# endif
+    let along = index % params.inner;
+    let across = index / params.inner;
+    let channel = select(across, along, params.channels_inner != 0u);
+    let tile = select(along, across, params.channels_inner != 0u);
     if (index >= params.count || tile >= params.tiles) {
         return;
     }
-//# if BANDS
     let tile_rest = tile / params.tiles_w
         + min(repeat_index() * params.band_rows, params.last_row);
-//# else
-    let tile_rest = tile / params.tiles_w;
-//# endif
     let n = tile_rest / params.tiles_h;
     let oh = (tile_rest % params.tiles_h) * SIZE;
     let ow = (tile % params.tiles_w) * SIZE;

@@ -16,6 +16,7 @@ from engine.importer import load_model
 from engine.indexing import Place, cut_place
 from engine.options import Options
 from engine.plan import Plan
+from engine.runtime import targets
 from engine.runtime.runner import Runner
 from engine.serialize import dump, load
 from tests.ops.harness import Array
@@ -283,6 +284,26 @@ def test_a_kernel_reads_and_writes_parts_of_one_buffer() -> None:
       f = Concat <axis = 1> (e, c)  y = Softmax(f) }"""
     plan = agrees(text, {"x": noise(1, 3, 9)})
     assert any(kernel.riders for kernel in plan.kernels)
+
+
+PLACES = """places (float[1,8,6,6] x) => (float[1,8,6,6] y)
+  <float[8,8,1,1] v = {{{v}}}, float[8,16,1,1] w = {{{w}}}> {{
+  a = Conv(x, v)  b = Conv(a, v)  c = Conv(b, v)
+  d = Concat <axis = 1> (a, c)  y = Conv(d, w) }}"""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("software", [False, True])
+def test_software_writes_all_places_by_one_kernel(
+    software: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first part, one behind it, and a value with a buffer of its own."""
+    monkeypatch.setattr(targets, "is_software", lambda kind: software)
+    values = {"v": noise(64), "w": noise(128)}
+    text = PLACES.format(**{n: ", ".join(map(str, v)) for n, v in values.items()})
+    plan = agrees(text, {"x": noise(1, 8, 6, 6)})
+    used = {d.variants[0].kernel for d in plan.dispatches}
+    assert len(plan.dispatches) == 4 and len(used) == (1 if software else 2)
 
 
 @pytest.mark.gpu

@@ -51,8 +51,13 @@ def _strips(win: Windows, planes: Dim, software: bool) -> list[tuple[Strip, tupl
         if height * width <= 9:
             # of more weights and sums, only three waves of a small GPU have room
             found.insert(0, (replace(fours, columns=8), many))
+    # of fours there are few edges: one text for all sizes is compiled once
     return [
-        (replace(strip, edges=win.edges(strip.columns, strip.wide)), when) for strip, when in found
+        (
+            replace(s, edges=win.edges(s.columns, s.wide, any_size=software and s.wide)),
+            when,
+        )
+        for s, when in found
     ]
 
 

@@ -404,23 +404,22 @@ class _Way:
     ) -> KernelCall:
         """A dispatch of one of the transforms, which computes a tile of a channel at a time."""
         cut = self.cut
-        banded = self.cut.count != 1
         grid: dict[str, Dim | float] = {
             "tiles_h": ceildiv(self.geo.win.out[1], self.size),
             "tiles_w": cut.columns,
             "tiles": cut.height * cut.columns,
-            "pitch": cut.tiles,
+            "inner": cut.tiles if self.across else channels,
+            "channels_inner": int(not self.across),
+            "band_rows": cut.height,
+            "last_row": dmax(cut.rows - cut.height, 0),
         }
-        if banded:
-            grid |= {"band_rows": cut.height, "last_row": dmax(cut.rows - cut.height, 0)}
-        used = {"BANDS": banded, "CHANNELS_INNER": not self.across, "BIAS": "b" in tensors}
         count = cut.tiles * channels
         return KernelCall(
             shader,
             tensors,
             {**grid, "count": count, "channels": channels, **params},
             linear(count),
-            flags=frozenset(flag for flag, on in used.items() if on),
+            flags=frozenset({"BIAS"} if "b" in tensors else ()),
             text=text,
             overrides={"SIZE": self.size},
             repeat=cut.count,
@@ -448,8 +447,6 @@ class _Way:
 
 def _in_turn(stage: Stage, count: Dim) -> Stage:
     """A stage that is dispatched `count` times, each time for the same elements of its values."""
-    if count == 1:
-        return stage
     turn = "    _ = repeat_index();\n"
     return tuple(
         replace(call, repeat=count, text={**call.text, "BODY": turn + call.text["BODY"]})

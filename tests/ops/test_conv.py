@@ -389,6 +389,12 @@ def test_edges_are_what_windows_meet_outside(fours: bool, data: st.DataObject) -
     assert win.edges(columns, fours) == met
     open_win = windows([dims.symbol("n")], [kernel], strides=[stride], pads=pads)
     assert open_win.edges(columns, fours) >= met
+    assert win.edges(columns, fours, any_size=True) >= met
+
+
+def test_edges_of_few_windows_and_of_pixels_that_none_meets() -> None:
+    assert windows([5], [1], strides=[2], pads=[2, 0]).edges(2) == {0}
+    assert windows([1], [3], pads=[0, 2]).edges(2) == {1, 2}
 
 
 SPLIT = [

@@ -77,8 +77,23 @@ def test_few_tiles_are_rows_of_the_product() -> None:
         shares = {"features": frozenset({"subgroups"}), "subgroup_size": 8, "software": True}
         first, product, last = lowered(case, **shares)  # type: ignore[arg-type]
         assert first.overrides["SIZE"] == 4
-        assert {"CHANNELS_INNER" in first.flags, "CHANNELS_INNER" in last.flags} == {inner}
-        assert product.params["columns" if not inner else "rows"] == first.params["pitch"]
+        assert first.params["channels_inner"] == last.params["channels_inner"] == inner
+        tiles = first.params["count"] / first.params["channels"]
+        assert product.params["columns" if not inner else "rows"] == tiles
+
+
+def test_transforms_are_the_same_kernels_for_all_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tiles as rows or as columns of the product, and of one band or several."""
+    found = set()
+    for across, nbytes in ((True, 1 << 22), (False, 1 << 22), (True, 1)):
+        monkeypatch.setattr(winograd, "BAND_NBYTES", nbytes)
+        monkeypatch.setattr(winograd, "_is_across", lambda *args, across=across: across)
+        calls = lowered(conv((1, 16, 14, 14), (16, 16, 3, 3), pads=[1] * 4), "winograd-4x4")
+        assert (calls[0].repeat == 1) == (nbytes > 1)
+        found.add(
+            tuple((c.shader, c.flags, *c.text.items()) for c in calls if "winograd" in c.shader)
+        )
+    assert len(found) == 1
 
 
 @pytest.mark.gpu
