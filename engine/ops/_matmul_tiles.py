@@ -349,7 +349,7 @@ def tiles(
     """The ways to compute a product, best first; the last one has no guard."""
     inner, rows, columns = (divisible(d, 4) for d in (p.inner, p.rows, p.columns))
     software = target is not None and target.software
-    large = False
+    large, before = False, list[frozenset[Guard]]()
     for shape, wanted in _shapes(p, target or Target.baseline(), style):
         if any(g.known is False for g in wanted):
             continue
@@ -370,6 +370,9 @@ def tiles(
             if any(g.known is False for g in guards):
                 continue
             when = tuple(g for g in guards if g.known is None)
+            if any(taken <= set(when) for taken in before):
+                continue  # where it is right, one in front of it is taken
+            before.append(frozenset(when))
             yield dataclasses.replace(_tile(p, shape, fours), rolled=software), when
             if not when:
                 return

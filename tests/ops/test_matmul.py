@@ -214,6 +214,21 @@ def test_few_rows_share_the_inner_axis() -> None:
     assert next(tiles(sized(3, 100, 64)))[0].rows == 3
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("software", [False, True])
+@pytest.mark.parametrize("shares", [False, True])
+def test_every_alternative_may_be_taken(shares: bool, software: bool, transposed: bool) -> None:
+    """None has all the guards of one in front of it."""
+    features = {"features": frozenset({"subgroups"}), "subgroup_size": 8} if shares else {}
+    target = Target(software=software, **features)  # type: ignore[arg-type]
+    n, m = dims.symbol("n"), dims.symbol("m")
+    for rows, columns, inner in ((n, 384, 1536), (n, n, 64), (n, 64, n), (64, n, m), (n, 30, 30)):
+        p = dataclasses.replace(sized(rows, columns, inner), a_transposed=transposed)
+        found = [set(when) for _, when in tiles(p, target)]
+        assert not found[-1], "the last holds for all sizes"
+        assert not any(found[j] <= found[i] for i in range(len(found)) for j in range(i))
+
+
 def test_small_results_get_small_tiles() -> None:
     rows, columns, _ = shape_of(sized(16, 16, 64))
     assert rows * columns == 8
