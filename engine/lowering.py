@@ -244,12 +244,13 @@ class Lowerer:
             return {}
         outputs, found = set(map(self.root, group.outputs)), {}
         for name, root in self._rooted(tensors):
-            storage, known = self.storage(root), reached.get(name)
-            plain = storage.element == "f32" and not storage.narrow and not storage.growing
-            if root in outputs and plain and (known is None or known.placed is None):
-                size = product(shape_of(self.graph, root))
-                place = Placed(shifted=True, fours=True)
-                found[name] = Reach(Place(), size, place, known.when if known else ())
+            known = reached.get(name)
+            if root not in outputs or (known is not None and known.placed is not None):
+                continue
+            storage = self.storage(root)
+            if storage.element == "f32" and not storage.narrow and not storage.growing:
+                size, when = product(shape_of(self.graph, root)), known.when if known else ()
+                found[name] = Reach(Place(), size, Placed(shifted=True, fours=True), when)
         return found
 
     def _rooted(self, tensors: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -53,10 +53,7 @@ def _strips(win: Windows, planes: Dim, software: bool) -> list[tuple[Strip, tupl
             found.insert(0, (replace(fours, columns=8), many))
     # of fours there are few edges: one text for all sizes is compiled once
     return [
-        (
-            replace(s, edges=win.edges(s.columns, s.wide, any_size=software and s.wide)),
-            when,
-        )
+        (replace(s, edges=win.edges(s.columns, s.wide, any_size=software and s.wide)), when)
         for s, when in found
     ]
 

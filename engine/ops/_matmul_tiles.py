@@ -349,7 +349,8 @@ def tiles(
     """The ways to compute a product, best first; the last one has no guard."""
     inner, rows, columns = (divisible(d, 4) for d in (p.inner, p.rows, p.columns))
     software = target is not None and target.software
-    large, before = False, list[frozenset[Guard]]()
+    large = False
+    before: list[frozenset[Guard]] = []
     for shape, wanted in _shapes(p, target or Target.baseline(), style):
         if any(g.known is False for g in wanted):
             continue
