@@ -79,7 +79,6 @@ class Tile:
         self,
         taps: Sequence[Sequence[str]],
         weights: str,
-        suffix: str = "",
         before: Sequence[Sequence[str]] = (),
     ) -> list[str]:
         """Adds the products of each tap's `columns` pixels with its weights.
@@ -87,9 +86,9 @@ class Tile:
         `before`: for each tap what comes in front of it.
         Those of all taps lie one after the other, from index `weights` of fours on.
         """
-        lines, found = self._weights(len(taps), weights, suffix)
+        lines, found = self._weights(len(taps), weights)
         count = len(self.quads)
-        names = {(tap, q): f"w{suffix}{tap}_{q}" for tap in range(len(taps)) for q in self.quads}
+        names = {(tap, q): f"w{tap}_{q}" for tap in range(len(taps)) for q in self.quads}
         if self.shared or self.rolled:
             # sum by sum: so many sums are in memory, and each is fetched and put back once
             lines += [line for tap in before for line in tap]
@@ -109,7 +108,7 @@ class Tile:
                 ]
         return lines
 
-    def _weights(self, taps: int, at: str, suffix: str) -> tuple[list[str], list[str]]:
+    def _weights(self, taps: int, at: str) -> tuple[list[str], list[str]]:
         """Declarations, and for each four weights an expression of them."""
         count = taps * self.rows
         if not self.shared:
@@ -118,10 +117,10 @@ class Tile:
             return [], [f"quad_w({' + '.join(place)})" for place in places]
         lines, found = [], []
         for start in range(0, count - count % 32, 32):
-            lines.append(f"let s{suffix}{start} = quad_w({at} + {start // 4}u + lane);")
-            found += [f"subgroupBroadcast(s{suffix}{start}, {lane}u)" for lane in range(8)]
+            lines.append(f"let s{start} = quad_w({at} + {start // 4}u + lane);")
+            found += [f"subgroupBroadcast(s{start}, {lane}u)" for lane in range(8)]
         for start in range(count - count % 32, count, 8):
-            name = f"s{suffix}{start}"
+            name = f"s{start}"
             lines.append(f"let {name} = load_w(({at}) * 4u + {start}u + lane);")
             for first in (0, 4):
                 lanes = (f"subgroupBroadcast({name}, {first + i}u)" for i in range(4))

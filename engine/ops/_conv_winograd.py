@@ -291,6 +291,8 @@ def fits(view: Lowering, geo: Geometry, size: int) -> bool:
         return False
     if win.strides[1:] != (1, 1) or win.dilations[1:] != (1, 1):
         return False
+    if not (win.size[0] == win.out[0] == 1 and win.begin[0] == 0):
+        return False  # tiles are counted by images, not by the planes of an image
     found = bands(geo, size)
     weights = 4 * product(((size + TAPS - 1) ** 2, geo.group_in, geo.group_out))
     band = view.likely(found.height * found.row_nbytes)
