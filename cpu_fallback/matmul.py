@@ -89,10 +89,10 @@ def gemm(
     else:
         result = _rows(x, y)
     if alpha != 1:
-        result *= kind.type(alpha)
+        result *= np.asarray(alpha).astype(kind)  # integers wrap, as products of them do
     if c is not None and beta != 0:
         if not broadcasts(c.shape, result.shape):
             raise ValueError(f"C of shape {c.shape} is larger than A B, {result.shape}")
         term = c.astype(kind, copy=False)
-        result += term if beta == 1 else term * kind.type(beta)
+        result += term if beta == 1 else term * np.asarray(beta).astype(kind)
     return np.asarray(result).astype(a.dtype, copy=False)

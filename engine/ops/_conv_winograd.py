@@ -8,14 +8,14 @@ Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016;
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 
 import numpy as np
 
-from engine.dims import Dim, ceildiv, dmax, dmin, floordiv, product
+from engine.dims import Dim, at_least, ceildiv, dmax, dmin, floordiv, product
 from engine.dtypes import FLOAT32
 from engine.ir import Array
 from engine.ops import KernelCall, Lowering, Stage, linear
@@ -206,7 +206,10 @@ def input_text(size: int, modes: tuple[str, str] = ("", "")) -> str:
 
 @cache
 def output_text(size: int) -> str:
-    """Loads the products of a tile, transforms columns, then row by row, and stores the outputs."""
+    """Loads the products of a tile, transforms columns, then row by row, and stores the outputs.
+
+    A row with what is infinite or NaN is summed without transforms.
+    """
     places = size + TAPS - 1
     lines = [
         f"let m{i}_{j} = load_products({i * places + j}u * params.count + index);"
@@ -218,11 +221,38 @@ def output_text(size: int) -> str:
         lines += _gather(matrix, [f"m{i}_{j}" for i in range(places)], f"c{j}_")
         lines.append(f"let d{j} = {_vector([f'c{j}_{i}' for i in range(size)])};")
     body = _gather(matrix, [f"d{j}[i]" for j in range(places)], "r")
-    body.append("let at = place + i * params.out_w;")
+    body += [
+        f"var row = {_vector([f'r{j}' for j in range(size)])};",
+        f"if (!is_finite({' + '.join(f'r{j}' for j in range(size))})) {{",
+        f"    for (var j = 0u; j < {size}u; j++) {{",
+        "        row[j] = summed(n, channel, oh + i, ow + j);",
+        "    }",
+        "}",
+        "let at = place + i * params.out_w;",
+    ]
     for j in range(size):
-        body.append(f"if (ow + {j}u < params.out_w) {{ store_y(at + {j}u, r{j} + bias); }}")
+        body.append(f"if (ow + {j}u < params.out_w) {{ store_y(at + {j}u, row[{j}] + bias); }}")
     lines.append(f"for (var i = 0u; i < min({size}u, params.out_h - oh); i++) {{")
     return join([*lines, *indented(body), "}"], 1)
+
+
+def _summed_taps(mode: str) -> str:
+    """Adds the products of a row of three taps."""
+    lines = []
+    for tap in range(TAPS):
+        inside, column = f"iy < params.in_h && x{tap} < params.in_w", f"first_w + {tap}"
+        lines += [
+            f"let x{tap} = u32({folded(mode, column, 'params.in_w')});",
+            f"let in{tap} = {inside};",
+            f"let pixel{tap} = select(0.0, load_x(select(0u, line + x{tap}, in{tap})), in{tap});",
+            f"sum += pixel{tap} * load_w(at + {tap}u);",
+        ]
+    return join(lines, 2)
+
+
+def _summed_trips(geo: Geometry, size: int) -> Dim:
+    """Loop iterations of an invocation that sums all results of its tile."""
+    return size * (size + 1) + size * size * TAPS * geo.group_in
 
 
 def _vector(parts: Sequence[str]) -> str:
@@ -293,6 +323,8 @@ def fits(view: Lowering, geo: Geometry, size: int) -> bool:
         return False
     if not (win.size[0] == win.out[0] == 1 and win.begin[0] == 0):
         return False  # tiles are counted by images, not by the planes of an image
+    if at_least(view.target.max_loop_trips, _summed_trips(geo, size)).known is not True:
+        return False
     found = bands(geo, size)
     weights = 4 * product(((size + TAPS - 1) ** 2, geo.group_in, geo.group_out))
     band = view.likely(found.height * found.row_nbytes)
@@ -359,21 +391,35 @@ def stages(view: Lowering, geo: Geometry, size: int) -> list[Stage]:
     _, out_h, out_w = win.out
     spread = view.scratch(FLOAT32, (way.places, geo.group_in, cut.tiles))
     sums = view.scratch(FLOAT32, (way.places, geo.group_out, cut.tiles))
+    modes = win.repeats(1), win.repeats(2)
+    pixels = {"in_h": in_h, "in_w": in_w, "pad_h": win.begin[1], "pad_w": win.begin[2]}
     first = way.transform(
         "conv_winograd_input",
         {"x": view.node.inputs[0], "spread": spread},
         geo.group_in,
-        {"in_h": in_h, "in_w": in_w, "pad_h": win.begin[1], "pad_w": win.begin[2]},
-        {"TRANSFORM": input_text(size, (win.repeats(1), win.repeats(2))), "FOLDS": folds(win)},
+        pixels,
+        {"TRANSFORM": input_text(size, modes), "FOLDS": folds(win)},
     )
     between = product_stage(way.product(view, spread), sums, view.target)
     bias = {"b": view.node.inputs[2]} if view.has(2) else {}
     last = way.transform(
         "conv_winograd_output",
-        {"products": sums, **bias, "y": view.node.outputs[0]},
+        {
+            "products": sums,
+            "x": view.node.inputs[0],
+            "w": view.node.inputs[1],
+            **bias,
+            "y": view.node.outputs[0],
+        },
         geo.group_out,
-        {"out_h": out_h, "out_w": out_w},
-        {"TRANSFORM": output_text(size)},
+        {"out_h": out_h, "out_w": out_w, "group_in": geo.group_in, **pixels},
+        {
+            "TRANSFORM": output_text(size),
+            "FOLDS": folds(win),
+            "IY": folded(modes[0], "first_h + i32(row % 3u)", "params.in_h"),
+            "TAPS": _summed_taps(modes[1]),
+        },
+        trips=_summed_trips(geo, size),
     )
     return [(first,), _in_turn(between, cut.count), (last,)]
 
@@ -401,8 +447,9 @@ class _Way:
         shader: str,
         tensors: dict[str, str],
         channels: Dim,
-        params: dict[str, Dim | float],
+        params: Mapping[str, Dim | float],
         text: dict[str, str],
+        trips: Dim = 1,
     ) -> KernelCall:
         """A dispatch of one of the transforms, which computes a tile of a channel at a time."""
         cut = self.cut
@@ -424,6 +471,7 @@ class _Way:
             flags=frozenset({"BIAS"} if "b" in tensors else ()),
             text=text,
             overrides={"SIZE": self.size},
+            trips=trips,
             repeat=cut.count,
         )
 

@@ -1,4 +1,4 @@
-"""MatMul of few rows: strips of columns give what one product gives."""
+"""MatMul and Gemm: strips of columns give what one product gives; integers wrap."""
 
 from __future__ import annotations
 
@@ -37,3 +37,11 @@ def test_strips_give_equal_columns_equal_results(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(matmul.np, "matmul", multiply)
     registry.run("MatMul", "", 13, {}, [x, w], 1)
     assert widths == [192, 192, 64]
+
+
+def test_scales_of_integers_wrap() -> None:
+    """As their products and sums do, whatever the sign of the type."""
+    ones = np.ones((2, 2), np.uint32)
+    (got,) = registry.run("Gemm", "", 13, {"alpha": -1.0, "beta": 3e9}, [ones, ones, ones], 1)
+    want = (-2 + 3_000_000_000) % 2**32
+    np.testing.assert_array_equal(got, np.full((2, 2), want, np.uint32))

@@ -6,16 +6,20 @@ from collections.abc import Sequence
 from typing import Any
 from unittest import mock
 
+import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from engine import InferenceSession
 from engine.ops import NodeView
 from engine.ops import _conv_winograd as winograd
 from engine.ops.conv import geometry
 from engine.runtime import targets
 from tests.ops.conv_cases import conv, lowered, winograd_sizes
 from tests.ops.harness import OpCase, case_id, check_gpu, inferred
+from tests.runtime.models import parse
 
 
 @given(st.sampled_from(sorted(winograd.POINTS)), st.data())
@@ -57,6 +61,38 @@ def test_winograd(case: OpCase, size: int, monkeypatch: pytest.MonkeyPatch) -> N
     )
     check_gpu(case)
     assert made == ([size] if len(case.inputs[0][0]) == 4 else []), "only planes have such tiles"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", sorted(winograd.POINTS))
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3e38])
+@pytest.mark.parametrize("mode", ["constant", "reflect"])
+def test_what_is_no_number_stays_in_its_window(
+    mode: str, value: float, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And sums that overflow only while they are transformed do not."""
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    monkeypatch.setattr(winograd, "best_size", lambda view, geo: size)
+    text = f"""none (float[1,5,9,10] x, float[6,5,3,3] w, float[6] b) => (float[1,6,9,10] y)
+      <int64[8] p = {{0, 0, 1, 1, 0, 0, 1, 1}}> {{
+      q = Pad <mode = "{mode}"> (x, p)  y = Conv(q, w, b) }}"""
+    rng = np.random.default_rng(5)
+    x = rng.standard_normal((1, 5, 9, 10), dtype=np.float32)
+    x[0, 2, 4, 6] = x[0, 0, 8, 0] = value
+    w = (rng.standard_normal((6, 5, 3, 3), dtype=np.float32) / 8).clip(-0.4, 0.4)
+    model = parse(text)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    b = rng.standard_normal(6, dtype=np.float32)
+    feeds = {"x": x, "b": b}
+    with (
+        InferenceSession(model, device="gpu", require_gpu=True, target="baseline") as gpu,
+        InferenceSession(model, device="cpu") as cpu,
+    ):
+        (mine,), (other,) = gpu.run(None, feeds), cpu.run(None, feeds)
+        kernels = {kernel.stem for kernel in gpu.plan().kernels}
+    assert "conv_winograd_output" in kernels
+    np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-4)
+    assert (np.isfinite(mine).sum() < mine.size) == (value != 3e38)
 
 
 @pytest.mark.gpu
