@@ -1,4 +1,4 @@
-// Convolution with one input channel a group: a strip of a row of one channel per invocation.
+// Convolution with one input channel a group: a strip of rows of one channel per invocation.
 // spec: ONNX Conv-22
 // x: [N, groups, in_d, in_h, in_w] f32
 // w: [groups * multiplier, kernel_d, kernel_h, kernel_w] f32

@@ -1,8 +1,8 @@
 // Matrix product in registers: an invocation sums a tile of rows and columns over the inner axis.
-// With few rows, invocations of a workgroup share the inner axis (SHARED), then add up.
+// With few rows, or a long inner axis, invocations of a workgroup share that (SHARED), then add up.
 // spec: ONNX MatMul-13, Gemm-13, MatMulInteger-10, com.microsoft MatMulNBits-1
 // a: [batch, rows, inner] T, or [inner, rows]
-// b: [batch, inner, columns] T, or [columns, inner]
+// b: [batch, inner, columns] T, or [columns, inner], or [columns / 32, inner, 32]
 // c: [rows, columns] T, broadcast; with the flag BIAS
 // a_zero: [rows] T or [], with A_ZERO, is subtracted from a; b_zero likewise
 // b_zero: [columns] T or [], with B_ZERO

@@ -7,10 +7,9 @@ from math import prod
 import numpy as np
 
 from engine.ops import NodeView
+from engine.ops._matmul_tiles import FEW_ROWS
 from engine.ops._work import FLOAT_NBYTES, in_shape, out_shape, product, tiled
 from engine.work import CpuWork, GpuWork
-
-FEW_ROWS = 4
 
 
 def product_cpu(view: NodeView, left: int = 0, right: int = 1) -> CpuWork:
