@@ -40,6 +40,7 @@ class Chain:
 
 
 _COMMUTATIVE = frozenset({"Add", "Mul"})
+_SUMS = frozenset({"Add", "Sub", "Sum"})
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,8 @@ class _Term:
     Attributes:
         operands: for each input of the node, what it reads from outside; None: made in the chain.
         acc: variable that a tail starts from.
+        apart: inputs that are sums of the chain with an operand that this node adds or takes off
+            again.
     """
 
     view: NodeView
@@ -56,6 +59,7 @@ class _Term:
     prefix: str
     operands: tuple[Read | None, ...]
     acc: str = ""
+    apart: tuple[str, ...] = ()
 
 
 def generate(
@@ -185,8 +189,25 @@ def _terms(
             declared.params[f"{prefix}_{name}"] = value
             declared.fields.append((f"{prefix}_{name}", "f32"))
         declared.includes.extend(spec.includes)
-        found.append(_Term(view, spec, prefix, operands, acc))
+        apart = _sums_met_again(declared.graph, node, nodes[:index])
+        if apart:
+            declared.params[f"{prefix}_zero"] = 0.0
+            declared.fields.append((f"{prefix}_zero", "f32"))
+        found.append(_Term(view, spec, prefix, operands, acc, apart))
     return found
+
+
+def _sums_met_again(graph: Graph, node: Node, before: Sequence[Node]) -> tuple[str, ...]:
+    """The inputs of a sum or difference of floats that are such themselves, of an operand it has.
+
+    WGSL lets compilers take `(x + m) - m` for x, which rounds models of the kind that add a large
+    number to round, and the errors that others carry along. Mesa's do.
+    """
+    tensor = graph.tensor(node.outputs[0])
+    if node.op_type not in _SUMS or tensor is None or tensor.dtype.wgsl != "f32":
+        return ()
+    sums = {n.outputs[0]: set(n.inputs) for n in before if n.op_type in _SUMS}
+    return tuple(n for n in node.inputs if n in sums and sums[n] & set(node.inputs))
 
 
 def _declare(anchor_output: str | None, group: Group, dtype: DType, wide: bool) -> str:
@@ -238,12 +259,21 @@ def _computed(
             names = names | _narrowed(declared, lines, start, names[start], wide)
     for index, term in enumerate(terms):
         lines.append(f"// {term.view.node.op_type}")
-        lines.append(f"let v{index} = {_expression(declared, term, names, wide)};")
+        kept = {n: f"{names[n]}_kept" for n in term.apart}
+        lines += [_kept(names[n], variable, term.prefix, wide) for n, variable in kept.items()]
+        lines.append(f"let v{index} = {_expression(declared, term, names | kept, wide)};")
         output = term.view.node.outputs[0]
         names = names | {output: f"v{index}"}
         if output in read:
             names = names | _narrowed(declared, lines, output, f"v{index}", wide)
     return lines, names
+
+
+def _kept(value: str, variable: str, prefix: str, wide: bool) -> str:
+    """A float whose bits are those of another one, which no compiler knows."""
+    kind, bits = ("vec4<f32>", "vec4<u32>") if wide else ("f32", "u32")
+    zero = f"{bits}(bitcast<u32>(params.{prefix}_zero))"
+    return f"let {variable} = bitcast<{kind}>(bitcast<{bits}>({value}) ^ {zero});"
 
 
 def _narrowed(

@@ -1,8 +1,9 @@
 // The end of Winograd's 3x3 convolution: one tile of one channel an invocation.
 // spec: ONNX Conv-22
 // products: [(SIZE + 2)^2, channels, inner] f32, or [(SIZE + 2)^2, tiles, inner] if channels_inner
-// x: [N, group_in, in_h, in_w] f32, w: [channels, group_in, 3, 3] f32: of these, results are summed
-// of which a tile has one that is infinite or NaN, which would spread over all of it
+// x: [N, group_in, in_h, in_w] f32
+// w: [channels, group_in, 3, 3] f32; of x and w, rows of results are summed anew of which one is
+// infinite or NaN, as that would spread over the tile
 // b: [channels] f32, with BIAS
 // y: [N, channels, out_h, out_w] f32
 // Tiles are counted by rows, those of all images under each other, from row

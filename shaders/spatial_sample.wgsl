@@ -158,7 +158,7 @@ ${READS}
         var weight = 1.0;
         var position = 0u;
 ${FINDS}
-        if (weight != 0.0) {
+        if (!(weight == 0.0)) {  // NaN counts
             total += weight * load_x(plane * params.pixels + position);
         }
     }

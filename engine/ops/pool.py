@@ -68,12 +68,20 @@ def _supports(view: NodeView) -> Support:
     return YES
 
 
-def _power(p: int, value: str) -> str:
-    return {1: f"abs({value})", 2: f"{value} * {value}"}.get(p, f"pow(abs({value}), {p}.0)")
+def _power(p: int) -> str:
+    """The term of `v` in the sum of a p-norm."""
+    return {1: "abs(v)", 2: "v * v"}.get(p) or _or_nan(f"pow(abs(v), {p}.0)", "u32")
 
 
-def _root(p: int) -> str:
-    return {1: "v", 2: "sqrt(v)"}.get(p, f"pow(v, vec4<f32>(1.0 / {p}.0))")
+def _root(p: int, wide: bool) -> str:
+    """The norm of which `v`, four sums if `wide`, is the power."""
+    kind, bits = ("vec4<f32>", "vec4<u32>") if wide else ("f32", "u32")
+    return {1: "v", 2: "sqrt(v)"}.get(p) or _or_nan(f"pow(v, {kind}(1.0 / {p}.0))", bits)
+
+
+def _or_nan(found: str, bits: str) -> str:
+    """`found`, or `v` if that is NaN, of which the built-in `pow` makes anything."""
+    return f"select({found}, v, (bitcast<{bits}>(v) & {bits}(0x7fffffffu)) > {bits}(0x7f800000u))"
 
 
 def _unrolled(kernel: int, stride: int, begin: int | None) -> str:
@@ -216,7 +224,7 @@ def _average_pool(view: Lowering) -> list[Stage]:
 
 def _lp_pool(view: Lowering) -> list[Stage]:
     p = int(view.attr("p", 2))
-    return _pool(view, frozenset(), {"POWER": _power(p, "v"), "ROOT": _root(p)}, 0.0, {})
+    return _pool(view, frozenset(), {"POWER": _power(p), "ROOT": _root(p, wide=True)}, 0.0, {})
 
 
 def _norm_supports(view: NodeView) -> Support:
@@ -308,13 +316,9 @@ def _global_pool(
     return [choose([shared, alone])]
 
 
-def _scalar(root: str) -> str:
-    return root.replace("vec4<f32>(1.0 / ", "(1.0 / ")
-
-
 def _global_lp(view: Lowering) -> list[Stage]:
     p = int(view.attr("p", 2))
-    text = {"POWER": _power(p, "v"), "ROOT": _scalar(_root(p))}
+    text = {"POWER": _power(p), "ROOT": _root(p, wide=False)}
     return _global_pool(view, frozenset(), text, 0.0)
 
 

@@ -66,7 +66,8 @@ def _corner_lines(rank: int, taps: int) -> tuple[str, str]:
         finds += [
             f"let d{axis} = {digit};",
             f"let i{axis} = b{axis} + offset(d{axis});",
-            f"weight *= tap_weight(p{axis} - b{axis}, d{axis}) * counts(i{axis}, {size});",
+            f"let w{axis} = weight * tap_weight(p{axis} - b{axis}, d{axis});",
+            f"weight = select(0.0, w{axis}, counts(i{axis}, {size}) != 0.0);",
             f"position = position * {size} + pixel(i{axis}, {size});",
         ]
     return "\n".join("    " + r for r in reads), "\n".join("        " + f for f in finds)

@@ -305,7 +305,7 @@ def _operand(editor: Editor, core: Core, name: str) -> str:
     if own == normalized:
         return name
     array = editor.const(name)
-    if array is None or not is_static(normalized):
+    if array is None or array.ndim > core.rank or not is_static(normalized):
         return ""
     while array.ndim > len(normalized) and array.shape[0] == 1:
         array = array[0]
@@ -343,7 +343,9 @@ def _narrow(editor: Editor, core: Core) -> None:
     if before is None or after is None or not is_op(before, "Cast") or not is_op(after, "Cast"):
         return
     start, end = editor.dtype(before.inputs[0]), editor.dtype(after.outputs[0])
-    if start is not None and start == end and start.name in FLOATS:
+    between = editor.dtype(core.source)
+    widens = start is not None and between is not None and start.nbytes <= between.nbytes
+    if start is not None and start == end and start.name in FLOATS and widens:
         core.nodes.append(after)
         if before not in core.nodes and not editor.uses_beyond(core.source, core.nodes):
             core.nodes.append(before)

@@ -119,7 +119,9 @@ def _moves(graph: Graph, node: Node, axis: int) -> bool:
             return False
         whole = {k: (c.start, c.step, c.count) == (0, 1, shape[k]) for k, c in cuts.items()}
         kept = all(done for k, done in whole.items() if k != axis)
-        return kept and axis in cuts and isinstance(cuts[axis].start, int)
+        if not kept or axis not in cuts:
+            return False
+        return isinstance(cuts[axis].start, int) and isinstance(cuts[axis].count, int)
     amounts, value = pad_amounts(view, len(shape)), view.const(2)
     if amounts is None or text(node, "mode", "constant") != "constant":
         return False

@@ -31,7 +31,8 @@ class _Step:
 
 
 def merge_affine(graph: Graph) -> PassResult:
-    """Merges runs of products and sums with constants, computed in float64, rounded once."""
+    """Merges runs of products and sums with constants, computed in float64, rounded once; not if
+    that skips a rounding or an overflow that a model may mean."""
     return rewrite(graph, _edit)
 
 
@@ -82,23 +83,43 @@ def _step(editor: Editor, node: Node) -> _Step | None:
 
 def _merge(editor: Editor, steps: list[_Step]) -> None:
     scale, shift = np.ones(()), np.zeros(())
+    passed = []
     with np.errstate(all="ignore"):
         for step in steps:
             scale, shift = scale * step.scale, shift * step.scale + step.shift
+            passed.append((scale, shift))
         numbers = [(np.asarray(n, np.float32), none) for n, none in ((scale, 1), (shift, 0))]
+        fits = all(_fits(number) for pair in passed for number in pair)
+        rounds = any(_rounds(pair, passed[-1]) for pair in passed)
     parts = [
         (op_type, number)
         for op_type, (number, none) in zip(("Mul", "Add"), numbers, strict=True)
         if not (number == none).all()
     ]
     nodes, text = [s.node for s in steps], ", ".join(label(s.node) for s in steps)
-    if not parts or len(parts) >= len(steps):
+    if len(parts) >= len(steps):
         return
-    if not all(np.isfinite(number).all() for _, number in parts):
-        last = nodes[-1]
-        editor.near(last, f"{text} not merged: their factors leave the range of float32")
-        return
-    _put(editor, steps[0].data, nodes, parts, f"{text} merged")
+    if not fits:
+        editor.near(nodes[-1], f"{text} not merged: their factors leave the range of float32")
+    elif rounds:
+        editor.near(nodes[-1], f"{text} not merged: a sum rounds what another takes off again")
+    elif parts:
+        _put(editor, steps[0].data, nodes, parts, f"{text} merged")
+
+
+def _fits(number: Float64) -> bool:
+    """Whether float32 holds the numbers, and none but zero as zero."""
+    narrow = number.astype(np.float32)
+    return bool((np.isfinite(narrow) & ((narrow == 0) == (number == 0))).all())
+
+
+def _rounds(passed: tuple[Float64, Float64], last: tuple[Float64, Float64]) -> bool:
+    """Whether a shift is so large that data of size 1 lose most of their bits, and little of it is
+    left at the end: `x + M - M` rounds x to the spacing of M, which no single step does."""
+    scale, shift = map(np.abs, passed)
+    last_scale, last_shift = map(np.abs, last)
+    large = shift > scale * 2.0**13
+    return bool((large & (shift * last_scale > 2.0**10 * last_shift * scale)).any())
 
 
 def _put(

@@ -123,3 +123,52 @@ def test_a_variance_that_cancels_is_as_near_to_the_truth_as_numpy_has_it(axis: i
             variance = session.run(None, {"x": x})[0]
         errors[device] = np.sqrt(np.mean((variance - truth) ** 2))
     assert 0 < errors["gpu"] < 2 * errors["cpu"] < np.mean(truth), errors
+
+
+IDIOMS = {
+    "constant": "s = Add(x, m)  y = Sub(s, m)",
+    "turned": "s = Sub(m, x)  y = Sub(m, s)",
+    "product": "a = MatMul(x, one)  s = Add(a, m)  y = Sub(s, m)",
+    "in front": "s = Add(x, m)  d = Sub(s, m)  y = MatMul(d, one)",
+    "scaled": "a = Mul(x, two)  s = Add(a, m)  d = Sub(s, m)  y = Mul(d, half)",
+}
+"""What rounds by adding a large number and taking it off again."""
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("target", ["baseline", "adapter"])
+@pytest.mark.parametrize("width", [3, 8])
+@pytest.mark.parametrize("name", IDIOMS)
+def test_a_large_number_that_is_added_and_taken_off_rounds(
+    name: str, width: int, target: str
+) -> None:
+    ones = ", ".join(str(float(i == j)) for i in range(width) for j in range(width))
+    text = f"""<ir_version: 9, opset_import: ["": 20]>
+    g (float[5, {width}] x, float m) => (float[5, {width}] y)
+    <float two = {{2}}, float half = {{0.5}}, float[{width}, {width}] one = {{{ones}}}> {{
+      {IDIOMS[name]} }}"""
+    x = 3 * np.random.default_rng(width).standard_normal((5, width), dtype=np.float32)
+    feeds = {"x": x, "m": np.float32(1.5 * 2**23)}
+    model = onnx.parser.parse_model(text).SerializeToString()
+    with engine.InferenceSession(model, device="gpu", require_gpu=True, target=target) as session:
+        (y,) = session.run(None, feeds)
+    want = np.round(2 * x) / 2 if name == "scaled" else np.round(x)
+    np.testing.assert_array_equal(y, want)
+
+
+@pytest.mark.gpu
+def test_the_error_of_a_sum_is_kept() -> None:
+    """Knuth's two-sum, as compensated sums compute it."""
+    text = """<ir_version: 9, opset_import: ["": 20]>
+    g (float[n] a, float[n] b) => (float[n] error) {
+      s = Add(a, b)  v = Sub(s, a)  u = Sub(s, v)  e = Sub(a, u)  f = Sub(b, v)  error = Add(e, f)
+    }"""
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal(64, dtype=np.float32)
+    b = rng.standard_normal(64, dtype=np.float32) / 1000
+    model = onnx.parser.parse_model(text).SerializeToString()
+    with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+        (error,) = session.run(None, {"a": a, "b": b})
+    exact = a.astype(np.float64) + b - (a + b).astype(np.float64)
+    assert np.abs(exact).max() > 0
+    np.testing.assert_array_equal(error, exact.astype(np.float32))

@@ -92,6 +92,20 @@ CASES += [pool(op, s) for op in GLOBAL for s in ((2, 37, 7, 7), (1, 3, 37, 41), 
 CASES += [
     pool("GlobalLpPool", (2, 5, 7, 7), p=1),
     pool("GlobalLpPool", (2, 5, 7, 7), p=3),
+    *(
+        OpCase(
+            "LpPool",
+            (rare_values(),),
+            {"kernel_shape": [3, 3], "p": p},
+            oracle="fallback",
+            name=f"nan-{p}",
+        )
+        for p in (1, 2, 3, 4)
+    ),
+    *(
+        OpCase("GlobalLpPool", (rare_values(),), {"p": p}, oracle="fallback", name=f"nan-{p}")
+        for p in (1, 2, 3)
+    ),
     OpCase("GlobalMaxPool", (rare_values(),), oracle="fallback", name="nan"),
     OpCase("GlobalAveragePool", (rare_values(),), oracle="fallback", name="nan"),
     OpCase("GlobalAveragePool", (((0, 3, 2, 2), F),), oracle="fallback"),

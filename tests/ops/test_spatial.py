@@ -29,8 +29,20 @@ MODES = [
         ("nearest", "linear", "cubic"), ("zeros", "border", "reflection"), (0, 1)
     )
 ]
+
+
+def partly_nan(*shape: int) -> np.ndarray[Any, Any]:
+    values = grid(*shape)
+    values.reshape(-1)[::7] = np.nan
+    return values
+
+
 SAMPLES = [
     *MODES,
+    *(
+        sample((2, 3, 5, 7), partly_nan(2, 4, 9, 2), mode=mode, padding_mode=padding)
+        for mode, padding in itertools.product(("linear", "cubic"), ("zeros", "border"))
+    ),
     sample((1, 1, 1, 1), grid(1, 3, 5, 2), padding_mode="reflection", align_corners=1),
     sample((1, 2, 4, 3), grid(1, 3, 5, 2, far=20.0), padding_mode="reflection"),
     sample((2, 2, 5), grid(2, 11, 1)),

@@ -156,6 +156,29 @@ def test_scale_of_another_shape_stays_behind() -> None:
     check_same_results(typed(body, weights), result.graph)
 
 
+def test_scale_that_adds_an_axis_stays_behind() -> None:
+    """Of [5, 8] and [1, 1, 8] the product is [1, 5, 8], which no normalisation of [5, 8] is."""
+    weights = affine(1, 1, 8)
+    for body, left in (
+        ("n = Div(d, s)  t = Mul(n, g)  y = Add(t, b)", ["LayerNormalization", "Mul", "Add"]),
+        ("n = Div(d, s)  y = Add(n, b)", ["LayerNormalization", "Add"]),
+    ):
+        start = text(CORE + body).replace("[8]", "[1, 1, 8]").replace("[n, 5, 8] x", "[5, 8] x")
+        start = start.replace("[n, 5, 8] y", "[1, 5, 8] y")
+        result = fuse_layernorm(typed(start, weights))
+        assert [n.op_type for n in result.graph.nodes] == left
+        check_same_results(typed(start, weights), result.graph)
+
+
+def test_casts_that_narrow_stay() -> None:
+    """They round, and overflow."""
+    body = "f = Cast<to = 10>(x)  small = Cast<to = 10>(e)  "
+    body += CORE.replace("x", "f").replace("(v, e)", "(v, small)")
+    body += "n = Div(d, s)  y = Cast<to = 1>(n)"
+    result = fuse_layernorm(typed(text(body), affine(8)))
+    assert [n.op_type for n in result.graph.nodes] == ["Cast", "LayerNormalization", "Cast"]
+
+
 def test_two_trailing_axes() -> None:
     weights = affine(5, 8)
     body = text(CORE + "n = Div(d, s)  t = Mul(n, g)  y = Add(t, b)")

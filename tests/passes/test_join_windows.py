@@ -111,3 +111,22 @@ def test_one_kernel_takes_all_windows_whatever_the_other_sizes() -> None:
             np.testing.assert_allclose(found[0], wanted[0], rtol=1e-5)
         labels = [d.label for d in session.plan(feeds).dispatches]
     assert labels == ["Exp + Pad", "Gather + Transpose"]
+
+
+def test_a_cut_of_open_size_stays_behind() -> None:
+    start = HARMONICS.replace("float[b, t, 6, 1] x)", "float[b, t, 6, 1] x, float[m] z)")
+    start = start.replace("6, 3] y)", "k, 3] o)").replace(
+        "x, p) }", "x, p)  e = Shape(z)  o = Slice(y, zero, e, axis) }"
+    )
+    result = check_rewrite(
+        rewritten,
+        start,
+        gathered("y", *PLACES)
+        .replace("x) =>", "x, float[m] z) =>")
+        .replace("(float[b, t, 6, 3] y)", "(float[b, t, k, 3] o)")
+        .replace("<int64[8]", "<int64[1] zero = {0}, int64[1] axis = {2}, int64[8]")
+        .replace("Reshape(h, to) }", "Reshape(h, to)  e = Shape(z)  o = Slice(y, zero, e, axis) }"),
+        t=4,
+        m=5,
+    )
+    assert result.applied

@@ -86,6 +86,29 @@ def test_numbers_that_overflow() -> None:
     untouched("p = Mul(x, a)  y = Mul(p, b)", "leave the range of float32", a=big, b=big)
 
 
+def test_numbers_that_overflow_in_between() -> None:
+    big, small = (np.full((3, 1, 1), n, np.float32) for n in (1e30, 1e-30))
+    body = "p = Mul(x, a)  q = Mul(p, a)  r = Mul(q, b)  y = Mul(r, b)"
+    untouched(body, "leave the range of float32", a=big, b=small)
+
+
+def test_a_sum_that_rounds() -> None:
+    """1.5 * 2^23 and its like round what they are added to."""
+    magic = np.full((3, 1, 1), 1.5 * 2**23, np.float32)
+    body = "p = Mul(x, a)  q = Add(p, b)  y = Sub(q, b)"
+    untouched(body, "a sum rounds what another takes off again", b=magic)
+
+
+def test_a_channel_that_hardly_counts_is_merged_too() -> None:
+    """As where a normalisation gave it a scale near zero, and no shift is taken off again."""
+    faint = np.array([1e-9, 1, 2], np.float32).reshape(3, 1, 1)
+    body, weights = "p = Mul(x, a)  q = Add(p, b)  y = Add(q, d)", {**NUMBERS, "a": faint}
+    after = "f (float[n, 3, h, 5] x, float[3, 1, 1] a, float[3, 1, 1] t) => (float[n, 3, h, 5] y) "
+    after += "{ p = Mul(x, a)  y = Add(p, t) }"
+    new = {"a": faint, "t": B + D}
+    check_rewrite(merge_affine, IMAGE + "{ " + body + " }", after, weights, new)
+
+
 def test_shapes_that_grow() -> None:
     text = """f (float[n, 1] x, float[1, 4] a, float[4] b) => (float[n, 4] y) {
         p = Mul(x, a)  y = Mul(p, b) }"""
