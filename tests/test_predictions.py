@@ -23,18 +23,7 @@ Times = dict[str, tuple[float, float]]
 
 @pytest.fixture(scope="module")
 def times() -> dict[str, Times]:
-    """Predicted and measured milliseconds by device and case.
-
-    Once more if any is far off: other work may fall into the few milliseconds of a measurement,
-    and of one that predictions are made of.
-    """
-    found = measured()
-    far = any(off(pair) >= FACTOR for pairs in found.values() for pair in pairs.values())
-    return measured() if far else found
-
-
-def measured() -> dict[str, Times]:
-    """The same, of a process with one thread."""
+    """Predicted and measured milliseconds by device and case, of a process with one thread."""
     threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "LP_NUM_THREADS"), "1")
     done = subprocess.run(
         [sys.executable, "-m", "tests.prediction_cases", "--gpu"],

@@ -46,7 +46,11 @@ def record(session: InferenceSession, feeds: dict[str, np.ndarray], clock: str) 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("clock", CLOCKS)
-def test_every_dispatch_and_transfer_is_there_once(clock: str) -> None:
+def test_every_dispatch_and_transfer_is_there_once(
+    clock: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # on a busy machine an empty submit, which is taken off, may take as long as a small dispatch
+    monkeypatch.setattr(timestamps.HostClock, "_idle_ns", lambda self: 0)
     session = InferenceSession(parse(AFFINE), device="gpu")
     before, _ = session.run(None, {"x": X, "b": B})
     recording = record(session, {"x": X, "b": B}, clock)
@@ -54,8 +58,7 @@ def test_every_dispatch_and_transfer_is_there_once(clock: str) -> None:
     assert recording.clock_used == ("host" if clock == "host" else "timestamps")
     assert [e.dispatch for e in kernels] == list(range(session.times.dispatches))
     assert {n for e in kernels for n in e.nodes} == {n.key for n, _ in session.executed()}
-    # the host's clock takes off what an empty dispatch takes, which may be as much
-    assert all(e.elapsed_ns >= (clock != "host") and e.binding["n"] == 50 for e in kernels)
+    assert all(e.elapsed_ns > 0 and e.binding["n"] == 50 for e in kernels)
     ups = {e.name: e.nbytes for e in recording.events if e.kind == "upload"}
     downs = {e.name: e.nbytes for e in recording.events if e.kind == "download"}
     assert ups == {"x": 600, "b": 12} and downs == {"y": 600, "z": 600}
