@@ -223,21 +223,24 @@ class Lowerer:
             tensors.update(chain.tensors)
             params.update(chain.params)
         tensors = {n: v for n, v in tensors.items() if n not in fused.replaces}
-        parts = {n: self.parts.of[v] for n, v in self._rooted(tensors) if v in self.parts.of}
-        quick = {n: reach(part.place, part.size, guarded=True) for n, part in parts.items()}
-        quick |= self._at_begin(group, tensors, quick)
+        quick = self._reached(group, tensors, guarded=True)
         when = tuple(dict.fromkeys(g for found in quick.values() for g in found.when))
         variants = [self._variant(group, call, fused, tensors, params, quick)]
         if not when:
             return variants
-        sure = {n: reach(part.place, part.size, guarded=False) for n, part in parts.items()}
-        sure |= self._at_begin(group, tensors, sure)
+        sure = self._reached(group, tensors, guarded=False)
         guarded = replace(variants[0], when=(*call.when, *when))
         return [guarded, self._variant(group, call, fused, tensors, params, sure)]
 
+    def _reached(self, group: Group, tensors: Mapping[str, str], guarded: bool) -> dict[str, Reach]:
+        """How parts are reached, and what is written as if it were one; see `reach`."""
+        parts = {n: self.parts.of[v] for n, v in self._rooted(tensors) if v in self.parts.of}
+        found = {n: reach(part.place, part.size, guarded) for n, part in parts.items()}
+        return found | self._at_begin(group, tensors, found)
+
     def _at_begin(
         self, group: Group, tensors: Mapping[str, str], reached: Mapping[str, Reach]
-    ) -> Mapping[str, Reach]:
+    ) -> dict[str, Reach]:
         """How outputs are reached that lie side by side from the start of their buffer, if kernels
         of the operator are written for one that begins elsewhere."""
         if group.anchor is None or group.anchor.op_type not in self.shifted:
