@@ -190,6 +190,9 @@ def test_flops_count_multiplications_and_additions() -> None:
         assert op.flops(NodeView(graph, node)) == want
 
 
+SUBGROUPS = Target(subgroup_size=8, features=frozenset({"subgroups"}))
+
+
 def sized(rows: dims.Dim, columns: dims.Dim, inner: dims.Dim, **changes: Any) -> Product:
     base = Product("f32", "a", "b", rows, columns, inner)
     return dataclasses.replace(base, **changes)
@@ -220,8 +223,7 @@ def test_few_rows_share_the_inner_axis() -> None:
 @pytest.mark.parametrize("shares", [False, True])
 def test_every_alternative_may_be_taken(shares: bool, software: bool, transposed: bool) -> None:
     """None has all the guards of one in front of it."""
-    features = {"features": frozenset({"subgroups"}), "subgroup_size": 8} if shares else {}
-    target = Target(software=software, **features)  # type: ignore[arg-type]
+    target = dataclasses.replace(SUBGROUPS if shares else Target(), software=software)
     n, m = dims.symbol("n"), dims.symbol("m")
     for rows, columns, inner in ((n, 384, 1536), (n, n, 64), (n, 64, n), (64, n, m), (n, 30, 30)):
         p = dataclasses.replace(sized(rows, columns, inner), a_transposed=transposed)
@@ -250,8 +252,8 @@ def test_software_gets_large_tiles() -> None:
         ((8, 64, 64), (8, 8), "little to do"),
     ):
         assert shape_of(sized(*sizes), software=True) == (*wanted, (8, 1)), reason
-    shares = {"features": frozenset({"subgroups"}), "subgroup_size": 8, "software": True}
-    assert shape_of(sized(1024, 1024, 64), **shares) == (32, 4, (8, 1))
+    tile, _ = next(tiles(sized(1024, 1024, 64), dataclasses.replace(SUBGROUPS, software=True)))
+    assert (tile.rows, tile.columns, tile.workgroup) == (32, 4, (8, 1))
     assert shape_of(sized(512, 16, 64), software=True) == (16, 8, (8, 4))
 
 
@@ -429,9 +431,6 @@ def test_software_stores_in_loops() -> None:
     assert call.text["BODY"].count("store4_y(") == call.text["BODY"].count("var sum0_")
     (call,) = product_stage(p, "y", Target())
     assert call.text["BODY"].count("store4_y(") == 8
-
-
-SUBGROUPS = Target(subgroup_size=8, features=frozenset({"subgroups"}))
 
 
 def test_rows_are_shared_in_subgroups() -> None:
