@@ -50,8 +50,7 @@ class _Term:
     Attributes:
         operands: for each input of the node, what it reads from outside; None: made in the chain.
         acc: variable that a tail starts from.
-        apart: inputs that are sums of the chain with an operand that this node adds or takes off
-            again.
+        apart: operands of a sum that compilers must not see through; see `_sharing`.
     """
 
     view: NodeView
@@ -59,7 +58,7 @@ class _Term:
     prefix: str
     operands: tuple[Read | None, ...]
     acc: str = ""
-    apart: tuple[str, ...] = ()
+    apart: tuple[int, ...] = ()
 
 
 def generate(
@@ -167,7 +166,7 @@ def _terms(
 ) -> list[_Term]:
     """The expressions of nodes in order, their operands and parameters declared."""
     made = {name for n in nodes for name in n.writes}
-    found = []
+    found, sources = [], dict[str, frozenset[str]]()
     for index, node in enumerate(nodes):
         view, op = NodeView(declared.graph, node, target), definition(node)
         spec, inputs, acc = None, tuple(range(len(node.inputs))), ""
@@ -189,25 +188,29 @@ def _terms(
             declared.params[f"{prefix}_{name}"] = value
             declared.fields.append((f"{prefix}_{name}", "f32"))
         declared.includes.extend(spec.includes)
-        apart = _sums_met_again(declared.graph, node, nodes[:index])
+        apart = _sharing(view, sources)
         if apart:
             declared.params[f"{prefix}_zero"] = 0.0
             declared.fields.append((f"{prefix}_zero", "f32"))
         found.append(_Term(view, spec, prefix, operands, acc, apart))
+        read = (sources.get(name, frozenset([name])) for name in node.inputs)
+        sources[node.outputs[0]] = frozenset().union(*read)
     return found
 
 
-def _sums_met_again(graph: Graph, node: Node, before: Sequence[Node]) -> tuple[str, ...]:
-    """The inputs of a sum or difference of floats that are such themselves, of an operand it has.
+def _sharing(view: NodeView, sources: Mapping[str, frozenset[str]]) -> tuple[int, ...]:
+    """The operands of a sum or difference of floats that share a source with one behind them.
 
-    WGSL lets compilers take `(x + m) - m` for x, which rounds models of the kind that add a large
-    number to round, and the errors that others carry along. Mesa's do.
+    WGSL lets compilers take `(x + m) - m` for x, and `x - x` for 0. Models round so, carry on the
+    errors of sums, or look for NaN and infinity. Mesa's compiler does it.
+
+    Args:
+        sources: for each value of the chain, what from outside it is computed from.
     """
-    tensor = graph.tensor(node.outputs[0])
-    if node.op_type not in _SUMS or tensor is None or tensor.dtype.wgsl != "f32":
+    if view.node.op_type not in _SUMS or view.out().dtype.wgsl != "f32":
         return ()
-    sums = {n.outputs[0]: set(n.inputs) for n in before if n.op_type in _SUMS}
-    return tuple(n for n in node.inputs if n in sums and sums[n] & set(node.inputs))
+    read = [sources.get(name, frozenset([name])) for name in view.node.inputs]
+    return tuple(i for i, mine in enumerate(read) if any(mine & other for other in read[i + 1 :]))
 
 
 def _declare(anchor_output: str | None, group: Group, dtype: DType, wide: bool) -> str:
@@ -259,9 +262,11 @@ def _computed(
             names = names | _narrowed(declared, lines, start, names[start], wide)
     for index, term in enumerate(terms):
         lines.append(f"// {term.view.node.op_type}")
-        kept = {n: f"{names[n]}_kept" for n in term.apart}
-        lines += [_kept(names[n], variable, term.prefix, wide) for n, variable in kept.items()]
-        lines.append(f"let v{index} = {_expression(declared, term, names | kept, wide)};")
+        operands = _operands(term, names)
+        for i in term.apart:
+            lines.append(_kept(operands[i], f"v{index}_{i}", term.prefix, wide))
+            operands[i] = f"v{index}_{i}"
+        lines.append(f"let v{index} = {_expression(declared, term, operands, wide)};")
         output = term.view.node.outputs[0]
         names = names | {output: f"v{index}"}
         if output in read:
@@ -289,15 +294,19 @@ def _narrowed(
     return {value: f"{variable}_{form}"}
 
 
-def _expression(declared: Declarations, term: _Term, names: Mapping[str, str], wide: bool) -> str:
+def _operands(term: _Term, names: Mapping[str, str]) -> list[str]:
+    """The variables of a term's inputs, in their order."""
+    return [
+        read.variable if read is not None else names.get(name, "")
+        for name, read in zip(term.view.node.inputs, term.operands, strict=True)
+    ]
+
+
+def _expression(declared: Declarations, term: _Term, operands: Sequence[str], wide: bool) -> str:
     node, spec = term.view.node, term.spec
     template = spec.text(term.view)
-    operands = [
-        read.variable if read is not None else names.get(name, "")
-        for name, read in zip(node.inputs, term.operands, strict=True)
-    ]
     if node.op_type in _COMMUTATIVE and term.operands[0] and not term.operands[1]:
-        operands.reverse()  # what is made in the chain comes first: fewer kernels differ
+        operands = operands[::-1]  # what is made in the chain comes first: fewer kernels differ
     first = declared.graph.tensor(node.inputs[0])
     result, kind = term.view.out().dtype.wgsl, first.dtype.wgsl if first is not None else ""
     fields = {name: f"params.{term.prefix}_{name}" for name in spec.values(term.view)}

@@ -22,7 +22,8 @@ fn chain(i: u32) {
     // Sigmoid
     let v2 = vec4<f32>(1.0 / (1.0 + exp_f32(-v1.x)), 1.0 / (1.0 + exp_f32(-v1.y)), 1.0 / (1.0 + exp_f32(-v1.z)), 1.0 / (1.0 + exp_f32(-v1.w)));
     // Sub
-    let v3 = v2 - v0;
+    let v3_0 = bitcast<vec4<f32>>(bitcast<vec4<u32>>(v2) ^ vec4<u32>(bitcast<u32>(params.n3_zero)));
+    let v3 = v3_0 - v0;
     store4_out0(i, v2);
     store4_out1(i, v3);
 }

@@ -126,7 +126,7 @@ def test_a_variance_that_cancels_is_as_near_to_the_truth_as_numpy_has_it(axis: i
 
 
 IDIOMS = {
-    "constant": "s = Add(x, m)  y = Sub(s, m)",
+    "plain": "s = Add(x, m)  y = Sub(s, m)",
     "turned": "s = Sub(m, x)  y = Sub(m, s)",
     "product": "a = MatMul(x, one)  s = Add(a, m)  y = Sub(s, m)",
     "in front": "s = Add(x, m)  d = Sub(s, m)  y = MatMul(d, one)",
@@ -172,3 +172,33 @@ def test_the_error_of_a_sum_is_kept() -> None:
     exact = a.astype(np.float64) + b - (a + b).astype(np.float64)
     assert np.abs(exact).max() > 0
     np.testing.assert_array_equal(error, exact.astype(np.float32))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("target", ["baseline", "adapter"])
+@pytest.mark.parametrize("width", [3, 8])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Sub(x, x)",
+        "a = Neg(x)  y = Add(x, a)",
+        "a = Exp(x)  y = Sub(a, a)",
+        "a = Mul(x, m)  b = Mul(m, x)  y = Sub(a, b)",
+        "a = Sub(x, m)  b = Sub(x, m)  y = Sub(a, b)",
+        "a = Neg(x)  b = Sum(x, m, a)  y = Sub(b, m)",
+    ],
+)
+def test_infinity_less_infinity_is_nan(body: str, width: int, target: str) -> None:
+    text = f"""<ir_version: 9, opset_import: ["": 20]>
+    g (float[3, {width}] x, float m) => (float[3, {width}] y) {{ {body} }}"""
+    x = np.random.default_rng(width).standard_normal((3, width), dtype=np.float32)
+    x[0, :3], x[2, 1] = [np.inf, -np.inf, np.nan], np.inf
+    model = onnx.parser.parse_model(text).SerializeToString()
+    feeds = {"x": x, "m": np.float32(1)}
+    with (
+        engine.InferenceSession(model, device="gpu", require_gpu=True, target=target) as gpu,
+        engine.InferenceSession(model, device="cpu") as cpu,
+    ):
+        (mine,), (other,) = gpu.run(None, feeds), cpu.run(None, feeds)
+    assert np.isnan(other).sum() >= 2
+    np.testing.assert_allclose(mine, other, atol=1e-6)
