@@ -257,7 +257,7 @@ class Device:
         view = np.frombuffer(data, np.uint8) if isinstance(data, bytes) else data
         if view.nbytes:
             with self.guarded(f"writing {view.nbytes} bytes"):
-                self.queue.write_buffer(buffer, offset, view)
+                self.calls.write(self.wgpu, buffer, offset, view)
 
     @contextmanager
     def mapped(
@@ -280,7 +280,7 @@ class Device:
         """
         self.require()
         with self.guarded("a submit"):
-            self.queue.submit([encoder.finish()])
+            self.calls.submit(self.wgpu, encoder)
 
     def compiled(self, kernel: Kernel) -> bool:
         """Whether `pipeline` has one at hand."""

@@ -1,10 +1,10 @@
 """Native: functions of wgpu's C library that are called directly, where its Python API is slow.
 
-`Calls` has the few steps that every call of a session repeats: recording dispatches, and mapping
-buffers. `NativeCalls` makes them through the `lib` and `ffi` that wgpu exports, `PythonCalls`
-through its Python classes; `calls()` picks the first unless this wgpu declares the functions in
-another way, or the environment variable ENGINE_WGPU_CALLS says "python". Nothing else depends on
-which one is used.
+`Calls` has the few steps that every call of a session repeats: recording dispatches and copies,
+submitting them, and writing and mapping buffers. `NativeCalls` makes them through the `lib` and
+`ffi` that wgpu exports, `PythonCalls` through its Python classes; `calls()` picks the first unless
+this wgpu declares the functions in another way, or the environment variable ENGINE_WGPU_CALLS says
+"python". Nothing else depends on which one is used.
 
 Errors in recorded commands are reported when the encoder is finished, whoever recorded them.
 """
@@ -44,6 +44,21 @@ Command = tuple[Any, ...]
 """One dispatch, as the `Calls` that made it takes it."""
 
 _SIGNATURES = {
+    "wgpuQueueWriteBuffer": (
+        "void(*)(WGPUQueueImpl *, WGPUBufferImpl *, uint64_t, void *, size_t)"
+    ),
+    "wgpuDeviceCreateCommandEncoder": (
+        "WGPUCommandEncoderImpl *(*)(WGPUDeviceImpl *, WGPUCommandEncoderDescriptor *)"
+    ),
+    "wgpuCommandEncoderCopyBufferToBuffer": (
+        "void(*)(WGPUCommandEncoderImpl *, WGPUBufferImpl *, uint64_t, "
+        "WGPUBufferImpl *, uint64_t, uint64_t)"
+    ),
+    "wgpuCommandEncoderFinish": (
+        "WGPUCommandBufferImpl *(*)(WGPUCommandEncoderImpl *, WGPUCommandBufferDescriptor *)"
+    ),
+    "wgpuQueueSubmit": "void(*)(WGPUQueueImpl *, size_t, WGPUCommandBufferImpl * *)",
+    "wgpuCommandBufferRelease": "void(*)(WGPUCommandBufferImpl *)",
     "wgpuCommandEncoderBeginComputePass": (
         "WGPUComputePassEncoderImpl *(*)(WGPUCommandEncoderImpl *, WGPUComputePassDescriptor *)"
     ),
@@ -141,8 +156,23 @@ class Calls(Protocol):
     def emptied(self, command: Command) -> Command:
         """The same dispatch of no workgroups."""
 
+    def encoder(self, device: Any) -> Any:
+        """A new command encoder."""
+
     def record(self, encoder: Any, commands: Sequence[Command], **options: Any) -> None:
         """Records dispatches in a pass of their own, made with the options."""
+
+    def copy(self, encoder: Any, source: Any, target: Any, nbytes: int) -> None:
+        """Records a copy of the first bytes of a buffer to the begin of another."""
+
+    def submit(self, device: Any, encoder: Any) -> None:
+        """Finishes an encoder and submits what it recorded. Raises: wgpu's own errors."""
+
+    def write(self, device: Any, buffer: Any, offset: int, data: Array) -> None:
+        """Copies contiguous data into a buffer, ahead of all that is submitted later.
+
+        Raises: wgpu's own errors.
+        """
 
     def finish(self, device: Any) -> None:
         """Waits until the device has done all that was submitted."""
@@ -166,6 +196,9 @@ class PythonCalls:
         pipeline, group, _, offsets = command
         return pipeline, group, (0, 1, 1), offsets
 
+    def encoder(self, device: Any) -> Any:
+        return device.create_command_encoder()
+
     def record(self, encoder: Any, commands: Sequence[Command], **options: Any) -> None:
         compute = encoder.begin_compute_pass(**options)
         before = None
@@ -176,6 +209,15 @@ class PythonCalls:
             compute.set_bind_group(0, group, offsets)
             compute.dispatch_workgroups(*grid)
         compute.end()
+
+    def copy(self, encoder: Any, source: Any, target: Any, nbytes: int) -> None:
+        encoder.copy_buffer_to_buffer(source, 0, target, 0, nbytes)
+
+    def submit(self, device: Any, encoder: Any) -> None:
+        device.queue.submit([encoder.finish()])
+
+    def write(self, device: Any, buffer: Any, offset: int, data: Array) -> None:
+        device.queue.write_buffer(buffer, offset, data)
 
     def finish(self, device: Any) -> None:
         device._poll_wait()  # its `on_submitted_work_done_sync` fails in wgpu 0.32
@@ -215,11 +257,21 @@ class NativeCalls:
 
     Args:
         ffi, lib: what `wgpu.backends.wgpu_native` exports.
+        checked: has the functions of `lib`, which raise the errors that the library reports.
+        make_encoder: wgpu's class of command encoders.
     """
 
-    def __init__(self, ffi: Any, lib: Any) -> None:
+    def __init__(self, ffi: Any, lib: Any, checked: Any, make_encoder: Any) -> None:
         self._ffi = ffi
         self._null = ffi.NULL
+        self._encoder = checked.wgpuDeviceCreateCommandEncoder
+        self._make_encoder = make_encoder
+        self._copy = lib.wgpuCommandEncoderCopyBufferToBuffer
+        self._finish = checked.wgpuCommandEncoderFinish
+        self._submit = checked.wgpuQueueSubmit
+        self._drop = lib.wgpuCommandBufferRelease
+        self._submitted = ffi.typeof("WGPUCommandBuffer[]")
+        self._write = checked.wgpuQueueWriteBuffer
         self._begin = lib.wgpuCommandEncoderBeginComputePass
         self._set_pipeline = lib.wgpuComputePassEncoderSetPipeline
         self._set_group = lib.wgpuComputePassEncoderSetBindGroup
@@ -249,6 +301,9 @@ class NativeCalls:
     def emptied(self, command: Command) -> Command:
         return *command[:4], 0, 1, 1, *command[7:]
 
+    def encoder(self, device: Any) -> Any:
+        return self._make_encoder("", self._encoder(device._internal, self._null), device)
+
     def record(self, encoder: Any, commands: Sequence[Command], **options: Any) -> None:
         if options:
             described = encoder.begin_compute_pass(**options)
@@ -269,6 +324,21 @@ class NativeCalls:
                 before = pipeline
             set_group(compute, 0, group, count, offsets)
             dispatch(compute, x, y, z)
+
+    def copy(self, encoder: Any, source: Any, target: Any, nbytes: int) -> None:
+        self._copy(encoder._internal, source._internal, 0, target._internal, 0, nbytes)
+
+    def submit(self, device: Any, encoder: Any) -> None:
+        commands = self._finish(encoder._internal, self._null)
+        try:
+            queue = device.queue._internal
+            self._submit(queue, 1, self._ffi.new(self._submitted, [commands]))
+        finally:
+            self._drop(commands)
+
+    def write(self, device: Any, buffer: Any, offset: int, data: Array) -> None:
+        memory = self._ffi.from_buffer(data)
+        self._write(device.queue._internal, buffer._internal, offset, memory, data.nbytes)
 
     def finish(self, device: Any) -> None:
         self._poll(device._internal, 1, self._null)
@@ -325,6 +395,8 @@ class HollowCalls:
         self._inner = inner
         self.command, self.emptied = inner.command, inner.emptied
         self.finish, self.mapped = inner.finish, inner.mapped
+        self.encoder, self.copy = inner.encoder, inner.copy
+        self.submit, self.write = inner.submit, inner.write
         self._known: dict[int, tuple[Sequence[Command], list[Command]]] = {}
 
     def record(self, encoder: Any, commands: Sequence[Command], **options: Any) -> None:
@@ -341,14 +413,15 @@ def calls() -> Calls:
     if os.environ.get(VARIABLE, "").lower() == "python":
         return PythonCalls()
     try:
-        from wgpu.backends.wgpu_native import ffi, lib
+        from wgpu.backends.wgpu_native import GPUCommandEncoder, ffi, lib
+        from wgpu.backends.wgpu_native._api import libf
 
         for name, signature in _SIGNATURES.items():
             found = ffi.typeof(getattr(lib, name)).cname.replace("struct ", "")
             if found != signature:
                 log.info("this wgpu declares %s as %s; its Python API is used", name, found)
                 return PythonCalls()
-        return NativeCalls(ffi, lib)
+        return NativeCalls(ffi, lib, libf, GPUCommandEncoder)
     except (ImportError, AttributeError, KeyError, TypeError) as error:
         log.info("wgpu %s hides its C library (%s); its API is used", wgpu.__version__, error)
         return PythonCalls()

@@ -307,7 +307,7 @@ class Recorder:
         if context.encoder is None:
             device = self.required()
             device.require()
-            context.encoder = device.wgpu.create_command_encoder()
+            context.encoder = device.calls.encoder(device.wgpu)
 
     def download(self, context: ExecutionContext, name: str) -> None:
         """Records the copy of a value into its staging buffer, if it is not read in place."""
@@ -320,9 +320,10 @@ class Recorder:
             context.submitted[name] = source
             return
         self.open(context)
+        device = self.required()
         nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
-        staging = self.transfers.staging(self.required(), name, nbytes)
-        context.encoder.copy_buffer_to_buffer(source, 0, staging, 0, nbytes)
+        staging = self.transfers.staging(device, name, nbytes)
+        device.calls.copy(context.encoder, source, staging, nbytes)
         context.submitted[name] = staging
 
     def submit(self, context: ExecutionContext) -> None:

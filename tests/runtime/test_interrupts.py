@@ -89,22 +89,28 @@ def mapping_stops(calls: Any, when: str) -> Any:
 
 def stages(device: Device) -> dict[str, tuple[Any, str]]:
     """Functions of wgpu and of ours between which the state of a call changes."""
+    from wgpu.backends.wgpu_native import GPUCommandEncoder
+
+    calls: Any = device.calls
+    in_python = isinstance(calls, native.PythonCalls)
     return {
         "write": (device, "write"),
-        "queue write": (type(device.queue), "write_buffer"),
+        "queue write": (type(calls), "write"),
         "buffer": (type(device.wgpu), "create_buffer"),
         "group": (type(device.wgpu), "create_bind_group"),
-        "encoder": (type(device.wgpu), "create_command_encoder"),
-        "record": (type(device.calls), "record"),
+        "encoder": (type(calls), "encoder"),
+        "record": (type(calls), "record"),
+        "copy": (type(calls), "copy"),
         "submit": (device, "submit"),
-        "queue submit": (type(device.queue), "submit"),
-        "poll": (type(device.calls), "_wait"),
+        "finish": (GPUCommandEncoder, "finish") if in_python else (calls, "_finish"),
+        "queue submit": (type(device.queue), "submit") if in_python else (calls, "_submit"),
+        "poll": (type(calls), "_wait"),
     }
 
 
 STAGES = (
-    *("write", "queue write", "buffer", "group", "encoder", "record", "submit", "queue submit"),
-    *("poll",),
+    *("write", "queue write", "buffer", "group", "encoder", "record", "copy", "submit", "finish"),
+    *("queue submit", "poll"),
 )
 
 

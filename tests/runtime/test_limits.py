@@ -224,12 +224,13 @@ def test_an_error_of_wgpu_in_mid_call_is_typed(
 ) -> None:
     assert session._device is not None
 
-    def broken(**options: Any) -> Any:
+    def broken(device: Any) -> Any:
         raise wgpu.GPUValidationError("Parent device is lost")
 
-    monkeypatch.setattr(session._device.wgpu, "create_command_encoder", broken)
-    with pytest.raises(DeviceError, match="was lost: a call"):
-        check_sum(session, 30)
+    with monkeypatch.context() as patch:
+        patch.setattr(session._device.calls, "encoder", broken)
+        with pytest.raises(DeviceError, match="was lost: a call"):
+            check_sum(session, 30)
     check_sum(session, 30)
 
 
