@@ -17,7 +17,7 @@ import onnx
 import onnxruntime
 from onnx import ModelProto, NodeProto
 
-from engine.bind import Binder
+from engine.bind import Binder, Chosen
 from engine.costs import DeviceProfile
 from engine.dims import evaluate
 from engine.importer import load_model
@@ -117,19 +117,20 @@ class Planned:
     binding: Mapping[str, int]
 
     @cached_property
-    def _chosen(self) -> list[tuple[Dispatch, int]]:
+    def chosen(self) -> list[tuple[Dispatch, Chosen]]:
+        """The dispatches that run, and in which variant."""
         binder = Binder(self.plan)
         found = {}
         for number in range(len(binder.epochs)):
             found.update(binder.bind(number, self.binding).chosen)
         pairs = sorted(found.items())
-        return [(self.plan.dispatches[i], c.variant) for i, c in pairs if c.grid is not None]
+        return [(self.plan.dispatches[i], c) for i, c in pairs if c.grid is not None]
 
     @property
     def groups(self) -> list[tuple[str, ...]]:
         """Operators of each group that runs; one of several dispatches counts once."""
         nodes = {n.key: n.op_type for n in self.plan.graph.nodes}
-        keys = dict.fromkeys(d.nodes for d, _ in self._chosen)
+        keys = dict.fromkeys(d.nodes for d, _ in self.chosen)
         return [tuple(nodes[k] for k in group) for group in keys]
 
     def moved(self) -> list[tuple[str, int]]:
@@ -139,9 +140,9 @@ class Planned:
         joined or cut in place, what is copied all the same counts as read and written.
         """
         nodes, found = {n.key: n for n in self.plan.graph.nodes}, []
-        for dispatch, i in self._chosen:
+        for dispatch, choice in self.chosen:
             copied = self.plan.parts.copied_values(nodes[dispatch.nodes[0]])
-            moved = (*copied, *copied) if copied else set(dispatch.variants[i].touches)
+            moved = (*copied, *copied) if copied else set(dispatch.variants[choice.variant].touches)
             found.append((dispatch.label, sum(map(self.nbytes, moved))))
         return found
 

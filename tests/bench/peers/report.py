@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from engine.explain import size_text
 from engine.tools.drawing import Bar, grouped
@@ -21,9 +20,9 @@ from tests.bench.peers.engines import (
     PEERS,
     REFERENCE,
 )
+from tests.bench.peers.tables import Result, titled
 
 Say = Callable[[str], None]
-Result = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -154,12 +153,6 @@ def _header(first: Result) -> list[str]:
     return ["\n".join(lines), "\n".join(peers)]
 
 
-def _grid(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [f"| {' | '.join(heads)} |", "|---|" + "--:|" * (len(heads) - 1)]
-    lines += [f"| {' | '.join(row)} |" for row in rows]
-    return f"## {title}\n\n" + "\n".join(lines)
-
-
 def _table(results: Sequence[Result], title: str, figure: str) -> str:
     names = [n for n in present(results) if any(time_of(r, n, figure) is not None for r in results)]
     rows = []
@@ -171,7 +164,7 @@ def _table(results: Sequence[Result], title: str, figure: str) -> str:
                 value /= result["threads"]
             cells.append("-" if value is None else short(value))
         rows.append([result["model"], *cells])
-    return _grid(title, ["model", *names], rows) if names else ""
+    return titled(title, ["model", *names], rows) if names else ""
 
 
 def _goals(results: Sequence[Result]) -> str:
@@ -196,7 +189,7 @@ def _goals(results: Sequence[Result]) -> str:
             ]
         )
     heads = ["times as fast", "models", "mean", "by CPU time", "worst", "goal", "met"]
-    return _grid("Geometric means and goals", heads, rows) if rows else ""
+    return titled("Geometric means and goals", heads, rows) if rows else ""
 
 
 def _lost(results: Sequence[Result]) -> str:
@@ -232,7 +225,7 @@ def _plans(results: Sequence[Result]) -> str:
     rows.append(["goal", "", "", "", *(f"{g:g}" for g in plans.GOALS.values())])
     heads = ["kernels", "bytes moved", "memory of activations", *plans.GOALS]
     title = "Plans for what every device guarantees, against the least that each model needs"
-    return _grid(title, ["model", *heads], rows)
+    return titled(title, ["model", *heads], rows)
 
 
 def _cold(results: Sequence[Result]) -> str:
@@ -256,7 +249,7 @@ def _cold(results: Sequence[Result]) -> str:
         "Seconds from a new process to the first result, caches of plans and shaders empty and "
         "warm, less interpreter and device, where ONNX Runtime needs over a second"
     )
-    return _grid(title, ["model", *heads, "empty / theirs", "warm / theirs"], rows)
+    return titled(title, ["model", *heads, "empty / theirs", "warm / theirs"], rows)
 
 
 def _starts(results: Sequence[Result]) -> str:
@@ -277,7 +270,7 @@ def _starts(results: Sequence[Result]) -> str:
         "Session creation + first call in ms, and peak memory of the process (caches of drivers as "
         "they were)"
     )
-    return _grid(title, ["model", *names], rows) if names else ""
+    return titled(title, ["model", *names], rows) if names else ""
 
 
 def _failures(results: Sequence[Result]) -> str:
