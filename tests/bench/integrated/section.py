@@ -1,0 +1,115 @@
+"""The section of the page on integrated GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from tests.bench.integrated.fitness import MAX_SPILLS, MIN_BOUND, MIN_WAVES
+from tests.bench.peers.tables import Result, table
+
+TITLE = "Fitness for integrated GPUs, read offline from RADV's compiler (raven, a Vega 8)"
+ABOUT = (
+    "Convolutions and matrix products that a call dispatches in plans for what every device "
+    "guarantees; nothing ran. Spills: registers that went to memory. Waves: how many fit on a SIMD "
+    "at once, of 10. Bound: the share of the peak of multiply-adds that the hot loop can reach, "
+    "which the unit that takes longest for a trip of the loop sets: `valu` (an operation of 64 "
+    "lanes a clock), `l1` (64 bytes a clock) or `lds` (128 bytes a clock). Cache misses and "
+    "latencies are not in it. Products of few rows (inner axis shared) read a weight for every few "
+    "multiply-adds, and wait for memory long before they reach it. Means are weighted by the time "
+    "that the kernels are predicted to take."
+)
+HEADS = (
+    *("kernels", "spills", "fewest waves", "lowest bound", "mean bound"),
+    *("that spill", f"under {MIN_WAVES} waves", f"bound under {MIN_BOUND:.0%}"),
+)
+
+
+def section(results: Sequence[Result]) -> str:
+    """By model and by family, what keeps to the goals; then every kernel that does not."""
+    models = {r["model"]: r["integrated"] for r in results if r.get("integrated")}
+    if not models:
+        return ""
+    every = _distinct(models.values())
+    families = sorted({k["family"] for k in every})
+    blocks = [
+        f"## {TITLE}",
+        ABOUT,
+        table(["model", *HEADS], [_row(m, kernels) for m, kernels in models.items()]),
+        "Each kernel once:",
+        table(
+            ["family", *HEADS],
+            [
+                *(_row(f, [k for k in every if k["family"] == f]) for f in families),
+                _row("all", every),
+                ["goal", "", "0", str(MIN_WAVES), f"{MIN_BOUND:.0%}", "", "0", "0", "0"],
+            ],
+        ),
+        _under(every, models),
+    ]
+    return "\n\n".join(b for b in blocks if b)
+
+
+def _distinct(models: Iterable[Sequence[Result]]) -> list[Result]:
+    """Kernels of all models, each once, with the time that it takes in all of them."""
+    found: dict[str, Result] = {}
+    for kernel in (k for kernels in models for k in kernels):
+        before = found.get(kernel["key"], {"predicted_ns": 0})
+        time_ns = before["predicted_ns"] + kernel["predicted_ns"]
+        found[kernel["key"]] = {**kernel, "predicted_ns": time_ns}
+    return list(found.values())
+
+
+def _row(name: str, kernels: Sequence[Result]) -> list[str]:
+    time_ns = sum(k["predicted_ns"] for k in kernels)
+    mean = sum(k["bound"] * k["predicted_ns"] for k in kernels) / max(time_ns, 1)
+    return [
+        name,
+        str(len(kernels)),
+        str(sum(k["spills"] for k in kernels)),
+        str(min(k["waves"] for k in kernels)),
+        f"{min(k['bound'] for k in kernels):.0%}",
+        f"{mean:.0%}",
+        *(str(sum(f(k) for k in kernels)) for f in (_spills, _few_waves, _low)),
+    ]
+
+
+def _spills(kernel: Result) -> bool:
+    return bool(kernel["spills"] > MAX_SPILLS)
+
+
+def _few_waves(kernel: Result) -> bool:
+    return bool(kernel["waves"] < MIN_WAVES)
+
+
+def _low(kernel: Result) -> bool:
+    return bool(kernel["bound"] < MIN_BOUND)
+
+
+def _under(kernels: Sequence[Result], models: dict[str, Sequence[Result]]) -> str:
+    """The kernels under a goal, by family, the lowest bound first."""
+    wrong = [k for k in kernels if _spills(k) or _few_waves(k) or _low(k)]
+    if not wrong:
+        return ""
+    rows = []
+    for kernel in sorted(wrong, key=lambda k: (k["family"], k["bound"])):
+        users = [m for m, found in models.items() if kernel["key"] in [k["key"] for k in found]]
+        nbytes = f"{kernel['cache_nbytes']}"
+        if kernel["workgroup_nbytes"]:
+            nbytes += f" + {kernel['workgroup_nbytes']}"
+        rows.append(
+            [
+                f"{kernel['name']} ({', '.join(users)})",
+                str(kernel["spills"]),
+                str(kernel["waves"]),
+                f"{kernel['bound']:.0%}, {kernel['limit']}",
+                f"{kernel['fma']:g}",
+                f"{kernel['vector'] - kernel['fma']:g}",
+                nbytes,
+            ]
+        )
+    heads = ["kernel", "spills", "waves", "bound", "multiply-adds", "other `valu`", "bytes"]
+    words = (
+        "Under a goal, with what a lane does in a trip of the hot loop (bytes: through the vector "
+        "cache + workgroup memory; a lone addition or multiplication is half a multiply-add):"
+    )
+    return f"{words}\n\n{table(heads, rows)}"
