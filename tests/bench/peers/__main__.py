@@ -21,8 +21,10 @@ from demos import _models
 from engine.ir import Array
 from engine.tools.bench_report import machine, versions
 from tests.bench import models
+from tests.bench.integrated.fitness import fitness
+from tests.bench.integrated.radv import CompileError, Compiler, MissingError
 from tests.bench.peers import engines, report
-from tests.bench.peers.contest import Case, Setup, WorkerError, contest
+from tests.bench.peers.contest import Case, Found, Setup, WorkerError, contest
 from tests.bench.peers.plans import plan_costs
 from tests.bench.peers.starts import cold_starts
 from tests.real_models import MODELS as TRAINED
@@ -122,6 +124,24 @@ def peers_of(names: str | None) -> tuple[engines.Peer, ...]:
     return tuple(known[n] for n in wanted)
 
 
+def integrated_compiler(say: report.Say) -> Compiler | None:
+    """RADV's compiler; where something is not installed, None, and says what."""
+    try:
+        return Compiler()
+    except MissingError as error:
+        say(f"the section on integrated GPUs is left out: {error}")
+        return None
+
+
+def on_integrated(case: Case, compiler: Compiler | None, say: report.Say) -> list[Found]:
+    """What `fitness` finds; nothing where that fails, and says why."""
+    try:
+        return fitness(case, compiler) if compiler else []
+    except CompileError as error:
+        say(f"{case.name} is left out of the section on integrated GPUs: {error}")
+        return []
+
+
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="bench", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("models", nargs="*", help="names of models; all by default")
@@ -155,6 +175,7 @@ def main() -> int:
         for file in files.values():
             file.unlink(missing_ok=True)
     left = [c for c in todo if not files[c.name].exists()]
+    compiler = integrated_compiler(say) if left else None
     end = time.monotonic() + chosen.minutes * 60
     for place, case in enumerate(left):
         now = time.monotonic()
@@ -166,6 +187,7 @@ def main() -> int:
             found = contest(case, setup, until, say)
             found["starts"] = cold_starts(case, setup, say)
             found["plan"] = plan_costs(case)
+            found["integrated"] = on_integrated(case, compiler, say)
         except WorkerError as error:
             found = {"model": case.name, "problem": str(error), "peers": {}}
         text = json.dumps({**header(setup), **found}, indent=1)
