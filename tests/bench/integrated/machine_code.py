@@ -71,7 +71,9 @@ class Mix:
 
 
 def hot_loop(text: str) -> Mix:
-    """The innermost loop with most multiply-adds, else instructions; without loops, all of it.
+    """The innermost loop with most multiply-adds; all of a program without loops.
+
+    Of loops with as many, the one with most instructions, such as a convolution's at a border.
 
     Args:
         text: of a program as RADV disassembles it: an instruction a line, `;` begins a comment, and
