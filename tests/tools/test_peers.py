@@ -16,6 +16,7 @@ from tests.bench.peers import engines, report, starts, worker
 from tests.bench.peers.__main__ import bench_case, other_array, peers_of
 from tests.bench.peers.contest import Case, Setup, WorkerError, contest, summary
 from tests.bench.peers.engines import CPU, GPU, GPU_BASELINE, NCNN, ORT_CPU, ORT_WEBGPU, Peer
+from tests.bench.peers.host import host_costs
 from tests.bench.peers.plans import plan_costs
 from tests.bench.peers.starts import cold_starts
 
@@ -168,6 +169,18 @@ def test_costs_of_plans_are_shares_of_the_least(tmp_path: Path) -> None:
     assert found["kernels"] == (2, 1) and found["bytes"][1] == 2 * 12 * 4
     page = report.text([measured("one") | {"plan": found}], "chart.svg")
     assert "| one | 2 / 1 | " in page and "| goal |  |  |  | 1.15 | 1.3 | 1.2 |" in page
+
+
+@pytest.mark.gpu
+def test_costs_of_the_host_are_those_of_calls_without_work(tmp_path: Path) -> None:
+    found = host_costs(small(tmp_path, 1.0))
+    assert found["dispatches"] == 2 and found["submits"] == 1
+    assert 0 < found["idle_ms"] and 0 < found["host_ms"]
+    found |= {"host_ms": 0.31, "idle_ms": 0.125}
+    rows = [measured("one") | {"host": found}, measured("two") | {"host": found | {"host_ms": 0.4}}]
+    page = report.text(rows, "chart.svg")
+    assert "| one | 2 | 1 | 0.31 | 0.32 | 0.12 |" in page
+    assert "| within the goal |  |  | 1 of 2 |  |  |" in page
 
 
 @pytest.mark.gpu

@@ -25,6 +25,7 @@ from tests.bench.integrated.fitness import fitness
 from tests.bench.integrated.radv import CompileError, Compiler, MissingError
 from tests.bench.peers import engines, report
 from tests.bench.peers.contest import Case, Found, Setup, WorkerError, contest
+from tests.bench.peers.host import host_costs
 from tests.bench.peers.plans import plan_costs
 from tests.bench.peers.starts import cold_starts
 from tests.real_models import MODELS as TRAINED
@@ -187,6 +188,7 @@ def main() -> int:
             found = contest(case, setup, until, say)
             found["starts"] = cold_starts(case, setup, say)
             found["plan"] = plan_costs(case)
+            found["host"] = host_costs(case)
             found["integrated"] = on_integrated(case, compiler, say)
         except WorkerError as error:
             found = {"model": case.name, "problem": str(error), "peers": {}}

@@ -10,7 +10,7 @@ from pathlib import Path
 from engine.explain import size_text
 from engine.tools.drawing import Bar, grouped
 from tests.bench.integrated import section as integrated
-from tests.bench.peers import plans
+from tests.bench.peers import host, plans
 from tests.bench.peers.engines import (
     CPU,
     GPU,
@@ -126,6 +126,7 @@ def text(results: Sequence[Result], chart: str) -> str:
         _goals(measured),
         _lost(measured),
         _plans(measured),
+        host.section(measured),
         integrated.section(measured),
         _cold(measured),
         _starts(measured),
