@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cpu_fallback.numeric import wide
+from cpu_fallback.numeric import sum_over, wide
 from cpu_fallback.registry import Tensor, cpu_op
 
 
@@ -60,7 +60,7 @@ def softmax_cross_entropy_loss(
     """
     values = scores.astype(wide(scores.dtype))
     shifted = values - values.max(axis=1, keepdims=True)
-    log_prob = shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))
+    log_prob = shifted - np.log(sum_over(np.exp(shifted), (1,)))
     loss = negative_log_likelihood_loss(
         log_prob,
         labels,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpu_fallback.numeric import positive_axis, wide
+from cpu_fallback.numeric import mean_over, positive_axis, sum_over, wide
 from cpu_fallback.products import spans
 from cpu_fallback.registry import Tensor, cpu_op
 from cpu_fallback.sweeps import CACHED
@@ -75,9 +75,9 @@ def lp_normalization(x: Tensor, *, axis: int = -1, p: int = 2) -> Tensor:
     """
     where, values = positive_axis(axis, x.ndim), x.astype(wide(x.dtype))
     if p == 1:
-        norm = np.abs(values).sum(axis=where, keepdims=True)
+        norm = sum_over(np.abs(values), (where,))
     elif p == 2:
-        norm = np.sqrt((values * values).sum(axis=where, keepdims=True))
+        norm = np.sqrt(sum_over(values * values, (where,)))
     else:
         raise ValueError(f"LpNormalization is defined for p of 1 and 2, not {p}")
     return np.asarray(np.where(norm == 0, 0, values / norm).astype(x.dtype))
@@ -89,8 +89,8 @@ def mean_variance_normalization(x: Tensor, *, axes: Sequence[int] = (0, 2, 3)) -
 
     Source: ONNX MeanVarianceNormalization-13.
     """
-    over = tuple(positive_axis(axis, x.ndim) for axis in axes)
     values = x.astype(wide(x.dtype))
-    centred = values - values.mean(axis=over, keepdims=True)
-    deviation = np.sqrt((centred * centred).mean(axis=over, keepdims=True))
+    over = tuple(axes)
+    centred = values - mean_over(values, over)
+    deviation = np.sqrt(mean_over(centred * centred, over))
     return np.asarray((centred / (deviation + 1e-9)).astype(x.dtype))

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from cpu_fallback.elementwise import broadcasts, fitting, is_short_float
+from cpu_fallback.numeric import mean_over
 from cpu_fallback.registry import Tensor, cpu_op
 
 
@@ -34,8 +35,8 @@ def _check_operands(x: Tensor, *operands: Tensor | None) -> None:
 
 
 def _standardized(x: Tensor, axes: tuple[int, ...], epsilon: float) -> Tensor:
-    centred = x - x.mean(axis=axes, keepdims=True, dtype=x.dtype)
-    variance = np.mean(centred * centred, axis=axes, keepdims=True, dtype=x.dtype)
+    centred = x - mean_over(x, axes)
+    variance = mean_over(centred * centred, axes)
     centred /= np.sqrt(variance + x.dtype.type(epsilon))
     return np.asarray(centred)
 
@@ -92,7 +93,7 @@ def rms_normalization(
     axes = tuple(range(axis % x.ndim, x.ndim))
     _check_operands(x, scale)
     y = x.astype(np.float32) if stash_type == 1 else _wide(x)
-    square = np.mean(y * y, axis=axes, keepdims=True, dtype=y.dtype)
+    square = mean_over(y * y, axes)
     normal = (y / np.sqrt(square + y.dtype.type(epsilon))).astype(x.dtype)
     return np.asarray(normal * scale).astype(scale.dtype, copy=False)
 
@@ -161,7 +162,9 @@ def batch_normalization(
     kept: tuple[Tensor, ...] = ()
     if training_mode:
         axes = (0, *range(2, y.ndim))
-        own_mean, own_variance = y.mean(axis=axes), y.var(axis=axes)
+        middle = mean_over(y, axes)
+        own_mean = middle.reshape(-1)
+        own_variance = mean_over(np.square(y - middle), axes).reshape(-1)
         keep, take = mean.dtype.type(momentum), mean.dtype.type(1 - momentum)
         kept = (
             (mean * keep + own_mean * take).astype(input_mean.dtype),

@@ -1,7 +1,8 @@
-"""What several operator families share: element types, ranges, saturating casts, erf."""
+"""What several operator families share: element types, ranges, saturating casts, sums, erf."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from functools import cache
 from typing import Any
@@ -43,6 +44,7 @@ ELEMENT_TYPES: dict[int, np.dtype[Any]] = {
 }
 """NumPy type of each TensorProto.DataType number."""
 
+_add: Any = np.add
 _float_info: Any = ml_dtypes.finfo
 _integer_info: Any = ml_dtypes.iinfo
 _PACKED_INTEGERS = frozenset({"int4", "uint4", "int2", "uint2"})
@@ -108,6 +110,50 @@ def saturate(x: Tensor, dtype: np.dtype[Any]) -> Tensor:
         return np.where(x <= low, np.array(low, dtype), result)
     info = _float_info(dtype)
     return np.clip(x, float(info.min), float(info.max)).astype(dtype)
+
+
+_MANY = 512
+"""Additions one after the other from which on their errors are avoided."""
+
+
+def sum_over(x: Tensor, axes: tuple[int, ...] | None, keepdims: bool = True) -> Any:
+    """Sum of `x` over `axes` (None: all), in its own type.
+
+    NumPy adds elements that are neighbours in pairs, all others one after the other: many of these
+    are added in two steps, as errors grow with their number. Equal columns have equal sums, which a
+    saturated softmax would tell apart; BLAS does not grant that.
+    """
+    if x.size >= _MANY:
+        step, apart = x.itemsize, []
+        for axis in reversed(range(x.ndim) if axes is None else [a % x.ndim for a in axes]):
+            if x.strides[axis] == step:
+                step *= x.shape[axis]
+            else:
+                apart.append(axis)
+        if math.prod(x.shape[a] for a in apart) >= _MANY:
+            for axis in reversed(apart):
+                x = _sum_along(x, axis)
+    return _add.reduce(x, axis=axes, keepdims=keepdims, dtype=x.dtype)
+
+
+def _sum_along(x: Tensor, axis: int) -> Tensor:
+    """The sum along one axis, which stays; in two steps if it is long."""
+    lead, count = (slice(None),) * axis, x.shape[axis]
+    if count >= _MANY:
+        length = math.isqrt(count)
+        whole = count // length * length
+        shape = (*x.shape[:axis], whole // length, length, *x.shape[axis + 1 :])
+        parts = x[(*lead, slice(whole))].reshape(shape)
+        rest = x[(*lead, slice(whole, None))]
+        x = _add.reduce(parts, axis=axis, dtype=x.dtype)
+        x[(*lead, slice(count - whole))] += rest
+    return np.asarray(_add.reduce(x, axis=axis, keepdims=True, dtype=x.dtype))
+
+
+def mean_over(x: Tensor, axes: tuple[int, ...] | None, keepdims: bool = True) -> Any:
+    """Mean of floats `x` over `axes` (None: all), in their own type; NaN of nothing."""
+    total = sum_over(x, axes, keepdims)
+    return total / x.dtype.type(x.size // total.size if total.size else 0)
 
 
 _ERF_SMALL = (

@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from cpu_fallback.numeric import integer_range, is_integer, wide
+from cpu_fallback.numeric import integer_range, is_integer, mean_over, sum_over, wide
 from cpu_fallback.products import spans
 from cpu_fallback.registry import NO_MEMO, Memo, Tensor, cpu_op
 from cpu_fallback.sweeps import CACHED
@@ -180,29 +180,8 @@ def global_average_pool(x: Tensor) -> Tensor:
     """Mean over the spatial axes of `x` [N, C, spatial] float. Returns: [N, C, 1, ...].
 
     Source: ONNX GlobalAveragePool-22."""
-    axes, count, kind = _spatial_axes(x), math.prod(x.shape[2:]), wide(x.dtype)
-    if 1 < x.shape[1] and x.strides[1] == x.itemsize and x.dtype == kind and count:
-        rows = x.transpose(0, *axes, 1).reshape(x.shape[0], count, x.shape[1])
-        total = _sum_of_rows(rows).reshape(*x.shape[:2], *(1,) * len(axes))
-    else:
-        total = np.add.reduce(x, axis=axes, keepdims=True, dtype=kind)
-    return np.asarray(total / total.dtype.type(count)).astype(x.dtype, copy=False)
-
-
-def _sum_of_rows(rows: Tensor) -> Tensor:
-    """The sum [N, C] of the rows of each [count, C]; equal columns have equal sums.
-
-    In two steps: one row after the other would be summed up with larger errors. BLAS is faster, but
-    adds up some columns in another order, which a saturated softmax tells apart.
-    """
-    batch, count, columns = rows.shape
-    length = math.isqrt(count)
-    whole = count // length * length
-    parts = rows[:, :whole].reshape(batch, count // length, length * columns)
-    found = np.add.reduce(parts, axis=1).reshape(batch, length, columns)
-    if whole < count:
-        found[:, : count - whole] += rows[:, whole:]
-    return np.asarray(np.add.reduce(found, axis=1))
+    mean = mean_over(x.astype(wide(x.dtype), copy=False), _spatial_axes(x))
+    return np.asarray(mean).astype(x.dtype, copy=False)
 
 
 @cpu_op("GlobalMaxPool", since=1)
@@ -219,7 +198,7 @@ def global_lp_pool(x: Tensor, *, p: int = 2) -> Tensor:
 
     Source: ONNX GlobalLpPool-22."""
     powers = np.abs(x.astype(wide(x.dtype), copy=False)) ** p
-    total = np.sum(powers, axis=_spatial_axes(x), keepdims=True)
+    total = sum_over(powers, _spatial_axes(x))
     return np.asarray(total ** (1.0 / p), x.dtype)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cpu_fallback.numeric import positive_axis, saturate
+from cpu_fallback.numeric import mean_over, positive_axis, saturate, sum_over
 from cpu_fallback.pool import average_pool
 from cpu_fallback.quant import dequantize_linear, exact_matmul, quantize_linear
 from cpu_fallback.recurrent import sigmoid
@@ -107,7 +107,7 @@ def qlinear_softmax(
     over = (where,) if opset >= 13 else tuple(range(where, x.ndim))
     values = _floats(x, x_scale, x_zero_point)
     weights = np.exp(values - values.max(axis=over, keepdims=True))
-    return _levels(weights / weights.sum(axis=over, keepdims=True), y_scale, y_zero_point, x)
+    return _levels(weights / sum_over(weights, over), y_scale, y_zero_point, x)
 
 
 @cpu_op("QLinearGlobalAveragePool", since=1, domain=DOMAIN)
@@ -125,7 +125,7 @@ def qlinear_global_average_pool(
     Source: com.microsoft QLinearGlobalAveragePool-1.
     """
     over = tuple(range(1, x.ndim - 1)) if channels_last else tuple(range(2, x.ndim))
-    mean = _floats(x, x_scale, x_zero_point).mean(axis=over, keepdims=True)
+    mean = mean_over(_floats(x, x_scale, x_zero_point), over)
     return _levels(mean, y_scale, y_zero_point, x)
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from cpu_fallback.elementwise import is_short_float
+from cpu_fallback.numeric import mean_over, sum_over
 from cpu_fallback.registry import Tensor, cpu_op
 
 Axes = tuple[int, ...] | None
@@ -46,18 +46,12 @@ def _reduced(function: Any, x: Tensor, axes: Axes, keep: bool, **options: Any) -
 
 
 def _sum(x: Tensor, axes: Axes, keep: bool) -> Any:
-    return _reduced(np.add, x, axes, keep, dtype=x.dtype)
-
-
-def _count(x: Tensor, axes: Axes) -> int:
-    """How many elements a result comes from."""
-    return math.prod(x.shape if axes is None else [x.shape[a] for a in axes])
+    return sum_over(x, axes, keep)
 
 
 def _mean(x: Tensor, axes: Axes, keep: bool) -> Any:
     if x.dtype.kind == "f":
-        # unlike np.mean, without a warning where nothing is reduced
-        return _sum(x, axes, keep) / x.dtype.type(_count(x, axes))
+        return mean_over(x, axes, keep)
     return np.trunc(np.mean(x, axis=axes, keepdims=keep, dtype=np.float64))
 
 

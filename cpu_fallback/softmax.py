@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cpu_fallback.elementwise import fitting, widened
+from cpu_fallback.numeric import sum_over
 from cpu_fallback.registry import Tensor, cpu_op
 
 
@@ -20,7 +21,7 @@ def softmax(input: Tensor, *, axis: int = -1, spare: Tensor | None = None) -> Te
             return x.copy()
         y = np.subtract(x, np.maximum.reduce(x, axis=axis, keepdims=True), out=fitting(spare, x))
         np.exp(y, out=y)
-        y /= np.add.reduce(y, axis=axis, keepdims=True)
+        y /= sum_over(y, (axis,))
         return np.asarray(y)
 
     return widened(apply, input)
@@ -34,7 +35,7 @@ def log_softmax(input: Tensor, *, axis: int = -1) -> Tensor:
         if not x.size:
             return x.copy()
         y = x - np.maximum.reduce(x, axis=axis, keepdims=True)
-        y -= np.log(np.add.reduce(np.exp(y), axis=axis, keepdims=True))
+        y -= np.log(sum_over(np.exp(y), (axis,)))
         return np.asarray(y)
 
     return widened(apply, input)

@@ -1,4 +1,4 @@
-"""erf and saturating casts against values known from elsewhere."""
+"""erf, saturating casts and long sums against values known from elsewhere."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 import ml_dtypes
 import numpy as np
 import onnx
+import pytest
 
 from cpu_fallback import numeric
 
@@ -23,6 +24,45 @@ def test_erf_of_special_values_keeps_type_and_shape() -> None:
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, [[1, -1, np.nan, 0]])
     assert np.signbit(got[0, 3])
+
+
+def as_left_by_a_convolution(x: np.ndarray) -> np.ndarray:
+    """`x` [N, C, ...] with its channels side by side in memory."""
+    return np.moveaxis(np.ascontiguousarray(np.moveaxis(x, 1, -1)), -1, 1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes"),
+    [
+        ((300001, 3), (0,)),
+        ((2, 300001, 3), (1,)),
+        ((30000, 2, 3, 2), (0, 2, 3)),
+        ((1, 600, 500, 2), (-2, -3)),
+        ((1, 2, 600, 500), (2, 3)),
+        ((300001,), None),
+    ],
+)
+@pytest.mark.parametrize("keepdims", [True, False])
+def test_long_sums_are_precise(
+    shape: tuple[int, ...], axes: tuple[int, ...] | None, keepdims: bool
+) -> None:
+    # one after the other, these add up to one thousandth more
+    x = np.full(shape, 0.1, np.float32)
+    want = x.astype(np.float64).sum(axis=axes, keepdims=keepdims)
+    for laid in (x, as_left_by_a_convolution(x)) if x.ndim > 2 else (x,):
+        got = numeric.sum_over(laid, axes, keepdims)
+        assert got.dtype == np.float32 and got.shape == want.shape
+        np.testing.assert_allclose(got, want, rtol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(0, 600), (600, 0), (600, 1), (1, 600), (512, 2), (515, 2)])
+def test_sums_of_any_length(shape: tuple[int, ...]) -> None:
+    x = np.arange(np.prod(shape)).reshape(shape).astype(np.int32)
+    for axes in ((0,), (1,), (0, 1), ()):
+        for laid in (x, x[::-1], np.asfortranarray(x)):
+            got = numeric.sum_over(laid, axes, False)
+            np.testing.assert_array_equal(got, laid.sum(axis=axes))
+            assert got.dtype == np.int32
 
 
 def test_element_types_are_those_of_onnx() -> None:
