@@ -96,7 +96,11 @@ def row_major(shape: Sequence[Dim]) -> tuple[Dim, ...]:
 
 
 def broadcast_strides(shape: Sequence[Dim], onto: Sequence[Dim]) -> tuple[Dim, ...]:
-    """Strides that read a tensor of `shape` as one of shape `onto`: 0 where its dim is 1."""
+    """Strides that read a tensor of `shape` as one of shape `onto`: 0 where its dim is 1.
+
+    First axes of size 1 may be more than `onto` has: a scale of shape [1] fits a scalar.
+    """
+    shape = shape[max(len(shape) - len(onto), 0) :]
     strides = row_major(shape)
     lead = len(onto) - len(shape)
     return (0,) * lead + tuple(

@@ -109,7 +109,7 @@ def _share(shape: tuple[int, ...], source: tuple[int, ...]) -> float:
     """Loads of a broadcast operand for an element: four neighbours share one, if it is theirs."""
     aligned = (1,) * (len(shape) - len(source)) + source
     inner = 1
-    for size, own in zip(reversed(shape), reversed(aligned), strict=True):
+    for size, own in zip(reversed(shape), reversed(aligned), strict=False):
         if own != 1:
             break
         inner *= size

@@ -398,3 +398,10 @@ def test_an_output_is_stored() -> None:
     net = Net()
     e = net.add("Exp", net.feed(floats(3, 8)))
     assert labels(net, e, net.add("Softmax", e)) == ["Exp", "Softmax"]
+
+
+def test_a_scale_of_one_element_in_front_of_a_scalar() -> None:
+    net = Net()
+    levels = net.feed(np.array(200, np.uint8))
+    x = net.add("DequantizeLinear", levels, net.feed(np.array([0.1], np.float32)))
+    assert labels(net, net.add("ReduceL2", x)) == ["DequantizeLinear + ReduceL2"]

@@ -95,6 +95,8 @@ def linear_cases() -> list[OpCase]:
         OpCase("QuantizeLinear", (floats(9), one(0.1)), name="no-zero"),
         OpCase("QuantizeLinear", (floats(9), one(0.1)), {"output_dtype": INT16}),
         OpCase("QuantizeLinear", (floats(), one(0.1), one(1, "int8")), name="scalar"),
+        OpCase("QuantizeLinear", (floats(), scales(1), levels("int8", 1)), name="scalar-by-one"),
+        OpCase("DequantizeLinear", (levels("int8"), scales(1)), name="scalar-by-one"),
         OpCase("QuantizeLinear", (floats(0, 3), one(0.1), one(1, "int8")), name="empty"),
         OpCase("QuantizeLinear", (levels("int32", 30) // 100000, one(7.0), one(1, "int8"))),
         OpCase("QuantizeLinear", (half, one(0.3, "float16"), one(7, "uint8")), name="half"),
@@ -173,6 +175,9 @@ def matmul_cases() -> list[OpCase]:
                 )
             )
             found += [c for c in cases if fixed]
+    a, b = (levels("uint8", 9), scales(1), levels("uint8", 1)), (levels("int8", 9), one(0.1))
+    dot = (*a, *b, one(1, "int8"), scales(1), levels("int8", 1))
+    found.append(OpCase("QLinearMatMul", dot, constants=(2, 4, 5), name="dot"))
     a, b = levels("uint8", 5, 40), levels("int8", 40, 12)
     for more in ((), (one(3, "uint8"), one(1, "int8")), (one(3, "uint8"), levels("int8", 12))):
         bias = (floats(12),) if len(more) == 2 else ()
