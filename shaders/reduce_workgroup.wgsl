@@ -38,18 +38,29 @@ fn main(
     let end = min(start + params.length, params.count);
     var acc = initial();
 //# if VEC4
-    for (var r = start + lane * 4u; r < end; r += WORKGROUP_SIZE * 4u) {
-        let v = load4_data(first + r);
-        acc = accumulate(acc, v.x, r);
-        acc = accumulate(acc, v.y, r + 1u);
-        acc = accumulate(acc, v.z, r + 2u);
-        acc = accumulate(acc, v.w, r + 3u);
-    }
+    var r = start + lane * 4u;
 //# else
-    for (var r = start + lane; r < end; r += WORKGROUP_SIZE) {
-        acc = accumulate(acc, load_data(first + along(r)), r);
-    }
+    var r = start + lane;
 //# endif
+    // partial results of 256 keep long sums accurate
+    while (r < end) {
+        let stop = min(r + 256u * WORKGROUP_SIZE, end);
+        var part = initial();
+        while (r < stop) {
+//# if VEC4
+            let v = load4_data(first + r);
+            part = accumulate(part, v.x, r);
+            part = accumulate(part, v.y, r + 1u);
+            part = accumulate(part, v.z, r + 2u);
+            part = accumulate(part, v.w, r + 3u);
+            r += WORKGROUP_SIZE * 4u;
+//# else
+            part = accumulate(part, load_data(first + along(r)), r);
+            r += WORKGROUP_SIZE;
+//# endif
+        }
+        acc = merge(acc, part);
+    }
     partial[lane] = acc;
     workgroupBarrier();
     for (var half = WORKGROUP_SIZE / 2u; half > 0u; half /= 2u) {

@@ -149,7 +149,8 @@ def _calls(
         words: dict[str, Dim | float] = {"size": size, "count": count, "total": total}
         if shared:
             words.update(chunks=chunks, length=length)
-        trips = ceildiv(length, (WORKGROUP if shared else 1) * (4 if wide else 1))
+        lanes = WORKGROUP if shared else 1
+        trips = ceildiv(length, lanes * (4 if wide else 1)) + ceildiv(length, lanes * 256)
         return KernelCall(
             "reduce_workgroup" if shared else "reduce",
             {"data": tensors[0], "reduced": tensors[1]},
@@ -158,7 +159,7 @@ def _calls(
             frozenset({"VEC4"}) if wide else frozenset(),
             text,
             extra_params=problem.kept.fields + problem.along.fields,
-            trips=trips if shared else trips + ceildiv(count, 256),
+            trips=trips,
             when=(divisible(count, 4), *when) if wide else when,
         )
 

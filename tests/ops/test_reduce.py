@@ -156,6 +156,7 @@ DYNAMIC = [
     OpCase("ReduceMax", (((5, 40, 8), "float32"), ints(0)), name="columns"),
     OpCase("ReduceMean", (((5000, 8), "float32"), ints(1)), name="short"),
     OpCase("ArgMax", (((5, 300), "float32"),), {"axis": 1}),
+    OpCase("ReduceSum", (np.full((2, 700_001), 0.1, np.float32), ints(1)), name="very-long"),
 ]
 
 
