@@ -15,9 +15,8 @@ def _running(
 ) -> Tensor:
     where = positive_axis(int(axis.reshape(())), x.ndim)
     values = np.flip(x, where) if reverse else x
-    work = x.dtype if x.dtype.kind in "iufc" and x.dtype.itemsize >= 4 else wide(x.dtype)
-    if is_integer(x.dtype):
-        work = x.dtype
+    # NumPy adds one element after the other, with errors that grow with their number
+    work = x.dtype if is_integer(x.dtype) else np.dtype(np.float64)
     result = step(values, axis=where, dtype=work)
     if exclusive:
         result = np.roll(result, 1, axis=where)

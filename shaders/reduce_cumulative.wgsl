@@ -3,7 +3,7 @@
 // x: [lines / stride, count, stride] any
 // y: [lines / stride, count, stride] any
 // flags: EXCLUSIVE (without the element itself), REVERSE (from the end)
-// text: T element type; START what nothing gives; NEXT from `acc` and `v`
+// text: T element type; START what nothing gives; JOIN + or *
 // dispatch: one workgroup computes WORKGROUP_SIZE lines
 struct Params {
     lines: u32,
@@ -26,8 +26,14 @@ fn main(
         return;
     }
     let first = line / params.stride * params.stride * params.count + line % params.stride;
+    // partial results of 256 keep long sums accurate
+    var before = ${T}(${START});
     var acc = ${T}(${START});
     for (var k = 0u; k < params.count; k++) {
+        if (k % 256u == 0u) {
+            before = before ${JOIN} acc;
+            acc = ${T}(${START});
+        }
 //# if REVERSE
         let i = first + (params.count - 1u - k) * params.stride;
 //# else
@@ -35,11 +41,11 @@ fn main(
 //# endif
         let v = load_x(i);
 //# if EXCLUSIVE
-        store_y(i, acc);
-        acc = ${NEXT};
+        store_y(i, before ${JOIN} acc);
+        acc = acc ${JOIN} v;
 //# else
-        acc = ${NEXT};
-        store_y(i, acc);
+        acc = acc ${JOIN} v;
+        store_y(i, before ${JOIN} acc);
 //# endif
     }
 }

@@ -45,7 +45,7 @@ def _lower(view: Lowering) -> Sequence[Stage]:
         {
             "T": view.dtype(0).wgsl,
             "START": "0" if is_sum else "1",
-            "NEXT": "acc + v" if is_sum else "acc * v",
+            "JOIN": "+" if is_sum else "*",
         },
         trips=count,
     )

@@ -122,6 +122,9 @@ def _cumulative() -> list[OpCase]:
         cases.append(OpCase(op, (whole, np.array(1)), name="int32"))
         cases.append(OpCase(op, (((3, 0), "float32"), np.array(1)), oracle="fallback"))
     cases.append(OpCase("CumSum", (((2, 5000), "float32"), np.array(1)), name="long"))
+    for attrs in ({}, {"exclusive": 1}, {"reverse": 1}):
+        operands = (np.full((2, 50_000), 0.1, np.float32), np.array(-1))
+        cases.append(OpCase("CumSum", operands, attrs, name="very-long"))
     return cases
 
 
