@@ -176,7 +176,7 @@ class Declarations:
         variable = f"x{len(self.reads)}_{name}"
         mapping = self._map(f"at_{variable}", walk)
         plane = None
-        if self.planes and is_by_plane(walk[1]):
+        if self.planes and walk[0][:2] == self.shape[:2] and is_by_plane(walk[1]):
             plane = self._map(f"plane_{variable}", (walk[0][:2], walk[1][:2]))
         return Read(variable, self.storages[value].element, name, walk, mapping, plane)
 

@@ -405,3 +405,12 @@ def test_a_scale_of_one_element_in_front_of_a_scalar() -> None:
     levels = net.feed(np.array(200, np.uint8))
     x = net.add("DequantizeLinear", levels, net.feed(np.array([0.1], np.float32)))
     assert labels(net, net.add("ReduceL2", x)) == ["DequantizeLinear + ReduceL2"]
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3])
+def test_scales_of_any_axis_in_front_of_a_pointwise_convolution(axis: int) -> None:
+    net, shape = Net(), (2, 6, 4, 8)
+    levels = net.feed(CHANCE.integers(0, 256, shape, np.uint8))
+    scales = net.feed(CHANCE.random(shape[axis], np.float32))
+    x = net.add("DequantizeLinear", levels, scales, axis=axis)
+    assert labels(net, conv(net, x, 5, 6, 1, 1)) == ["DequantizeLinear + Conv"]
