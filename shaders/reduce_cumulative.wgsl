@@ -2,7 +2,7 @@
 // spec: ONNX CumSum-14, CumProd-26
 // x: [lines / stride, count, stride] any
 // y: [lines / stride, count, stride] any
-// flags: EXCLUSIVE (without the element itself), REVERSE (from the end)
+// flags: EXCLUSIVE (without the element itself), REVERSE (from the end), PARTIAL (see below)
 // text: T element type; START what nothing gives; JOIN + or *
 // dispatch: one workgroup computes WORKGROUP_SIZE lines
 struct Params {
@@ -26,14 +26,16 @@ fn main(
         return;
     }
     let first = line / params.stride * params.stride * params.count + line % params.stride;
-    // partial results of 256 keep long sums accurate
+    // partial results of 256 keep long sums accurate; one of a product may be infinite behind a 0
     var before = ${T}(${START});
     var acc = ${T}(${START});
     for (var k = 0u; k < params.count; k++) {
+//# if PARTIAL
         if (k % 256u == 0u) {
             before = before ${JOIN} acc;
             acc = ${T}(${START});
         }
+//# endif
 //# if REVERSE
         let i = first + (params.count - 1u - k) * params.stride;
 //# else

@@ -36,6 +36,7 @@ def _lower(view: Lowering) -> Sequence[Stage]:
     lines, count, stride = _lines(view)
     is_sum = view.node.op_type == "CumSum"
     flags = {name.upper() for name in ("exclusive", "reverse") if view.attr(name, 0)}
+    flags |= {"PARTIAL"} if is_sum else set()
     call = KernelCall(
         "reduce_cumulative",
         {"x": view.node.inputs[0], "y": view.node.outputs[0]},

@@ -125,6 +125,9 @@ def _cumulative() -> list[OpCase]:
     for attrs in ({}, {"exclusive": 1}, {"reverse": 1}):
         operands = (np.full((2, 50_000), 0.1, np.float32), np.array(-1))
         cases.append(OpCase("CumSum", operands, attrs, name="very-long"))
+    zeros = np.full((1, 700), 4.0, np.float32)
+    zeros[0, 3] = 0  # later factors alone overflow
+    cases.append(OpCase("CumProd", (zeros, np.array(1)), name="zeros"))
     return cases
 
 
