@@ -82,7 +82,7 @@ class Table:
         )
         scope: dict[str, Callable[[Binding], tuple[int, ...]]] = {}
         exec(compile(source, "<dims>", "exec"), scope)
-        return scope["table"]
+        return scope.pop("table")
 
 
 def to_postfix(dim: Dim) -> list[int | str]:

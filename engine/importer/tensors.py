@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import weakref
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +70,7 @@ class Weights:
         self.files: list[MappedFile] = []
         self._folder = None if model is None else model.parent
         self._roots = () if model is None else (model.parent.resolve(), model.resolve().parent)
-        self._map = cache(self._open)
+        self._mapped: dict[Path, Array] = {}
 
     def array(self, tensor: TensorProto) -> Array:
         """The content of a tensor: read-only, of its dims and `DType.numpy`.
@@ -106,9 +105,11 @@ class Weights:
         array.flags.writeable = False
         return array.astype(dtype.numpy, copy=False)
 
-    def _open(self, path: Path) -> Array:
-        self.files.append(MappedFile(path))
-        return self.files[-1].data
+    def _map(self, path: Path) -> Array:
+        if path not in self._mapped:
+            self.files.append(MappedFile(path))
+            self._mapped[path] = self.files[-1].data
+        return self._mapped[path]
 
     def _external(self, what: str, tensor: TensorProto, needed: int) -> Array:
         """The bytes that a tensor names in a file; `needed` of them if it does not say how many."""

@@ -191,9 +191,9 @@ class Lab:
             refused=dict.fromkeys(on_cpu, "the way there and back is measured"),
         )
         plan = compile_graph(PipelineResult(graph, {}, ()), options, target, self.profile, {})
-        executor = Executor(plan, self.device, self.constants, _no_bodies)
+        executor = Executor(plan, self.device, self.constants)
         feeds = {name: np.ones(_shape(graph, name), np.float32) for name in graph.inputs}
-        return lambda: executor.run(feeds, {}, graph.outputs)
+        return lambda: executor.run(feeds, {}, graph.outputs, _no_bodies)
 
     def work(self, graph: Graph) -> GpuWork:
         """What the last node of a graph does, as costs count it."""

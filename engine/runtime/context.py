@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from engine.bind import Bound, Chosen
 from engine.errors import EngineError
+from engine.ir import Graph
 from engine.runtime.probe import Probe
 from engine.runtime.recording import Event, Recording
 from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue
+
+RunBody = Callable[[Graph, Mapping[str, Any], Callable[[str], Any], Mapping[str, int]], list[Any]]
+"""Runs a body: graph, its inputs, how to get a capture, the sizes bound around it."""
 
 
 class WideInputError(EngineError):
@@ -31,6 +36,7 @@ class ExecutionContext:
         binding: the symbols bound so far.
         bound: the numbers of each epoch bound so far.
         times: where the time goes.
+        run_body: runs a body of a control flow node.
         grown: for outputs that grow in place, the input whose buffer they are in.
         wanted: values of GPU buffers that are needed on the host.
         encoder: the command encoder being recorded, if any.
@@ -49,6 +55,7 @@ class ExecutionContext:
     external: dict[str, Any]
     binding: dict[str, int]
     times: CallTimes
+    run_body: RunBody
     bound: list[Bound] = field(default_factory=list)
     grown: dict[str, DeviceValue] = field(default_factory=dict)
     wanted: frozenset[str] = frozenset()

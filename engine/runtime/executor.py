@@ -23,7 +23,7 @@ from engine.layout import RangeError
 from engine.plan import Dispatch, Plan
 from engine.records import dataclass
 from engine.runtime.constants import ConstantStore
-from engine.runtime.context import ExecutionContext, WideInputError
+from engine.runtime.context import ExecutionContext, RunBody, WideInputError
 from engine.runtime.control import run_control_flow
 from engine.runtime.device import Device
 from engine.runtime.host import HostNode, described, last_reads, numpy_threads
@@ -36,9 +36,6 @@ from engine.runtime.timing import CallTimes
 from engine.runtime.values import DeviceValue, int_of
 
 log = logging.getLogger(__name__)
-
-RunBody = Callable[[Graph, Mapping[str, Any], Callable[[str], Any], Mapping[str, int]], list[Any]]
-"""Runs a body: graph, its inputs, how to get a capture, the sizes bound around it."""
 
 
 @dataclass(frozen=True)
@@ -69,19 +66,11 @@ class Executor:
         plan: what to run.
         device: where; None for a plan without GPU steps.
         constants: the session's weights on the device.
-        run_body: runs a body of a control flow node.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        device: Device | None,
-        constants: ConstantStore | None,
-        run_body: RunBody,
-    ) -> None:
+    def __init__(self, plan: Plan, device: Device | None, constants: ConstantStore | None) -> None:
         self.plan = plan
         self.device = device
-        self.run_body = run_body
         self.binder = Binder(plan)
         self._store = constants
         self.recorder = self._new_recorder()
@@ -113,11 +102,14 @@ class Executor:
         feeds: Mapping[str, Any],
         binding: Mapping[str, int],
         outputs: Collection[str],
+        run_body: RunBody,
         on_device: Collection[str] = (),
         recording: Recording | None = None,
         probe: Probe | None = None,
     ) -> tuple[dict[str, Any], CallTimes]:
         """Values of `outputs` by name; those in `on_device` as DeviceValue.
+
+        `run_body` runs a body of a control flow node.
 
         Raises: EngineError of the kinds that the class docstrings of `engine.errors` describe.
         """
@@ -127,7 +119,7 @@ class Executor:
             self.recorder = self._new_recorder()
         self._running = True
         host = {n: v for n, v in feeds.items() if not isinstance(v, DeviceValue)}
-        context = ExecutionContext(host, {}, dict(binding), CallTimes())
+        context = ExecutionContext(host, {}, dict(binding), CallTimes(), run_body)
         context.recording, context.probe = recording, probe
         if self.device is not None:
             self._place_device_inputs(context, feeds)
@@ -157,7 +149,7 @@ class Executor:
         What raised in a call, a signal's handler as well, may have come between any two steps: a
         buffer may be mapped, or written and not noted. Such a recorder is not used again.
         """
-        return Recorder(self.plan, self.binder, self.device, self._store, self._note)
+        return Recorder(self.plan, self.binder, self.device, self._store)
 
     def _run_all(self, context: ExecutionContext) -> None:
         with np.errstate(all="ignore"), self._threads:
@@ -165,7 +157,7 @@ class Executor:
                 if isinstance(step, _OnHost):
                     self._run_nodes(context, step.nodes)
                 elif isinstance(step, _Batch):
-                    self.recorder.encode(context, step.number)
+                    self._note(self.recorder.encode(context, step.number))
                 else:
                     self._step(context, step)
 
@@ -331,7 +323,7 @@ class Executor:
         inputs = node.given(host, read)
 
         def run_body(body: Graph, feeds: Mapping[str, Any]) -> list[Any]:
-            return self.run_body(body, feeds, read, context.binding)
+            return context.run_body(body, feeds, read, context.binding)
 
         try:
             known = partial(self._known_shape, context)

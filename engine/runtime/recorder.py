@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -58,7 +58,6 @@ class Recorder:
         binder: the plan's; it places the uniform words.
         device: where; None for a plan without GPU steps.
         constants: the session's weights on the device.
-        note: is told the keys of nodes that were dispatched, each with "gpu".
 
     Attributes:
         batches: the runs of dispatches between other steps.
@@ -70,13 +69,11 @@ class Recorder:
         binder: Binder,
         device: Device | None,
         constants: ConstantStore | None,
-        note: Callable[[Mapping[str, str]], None],
     ) -> None:
         self.plan = plan
         self.binder = binder
         self.device = device
         self.constants = constants
-        self._note = note
         self._most_ns = MAX_SUBMIT_NS // (UNMEASURED if plan.profile.sources else 1)
         self._dispatches = plan.dispatches
         self._slots: list[Any] = [None] * len(plan.memory.slots)
@@ -173,8 +170,11 @@ class Recorder:
         own = name not in context.external
         self.transfers.write(self.required(), name, self.buffer(context, name), words, own)
 
-    def encode(self, context: ExecutionContext, number: int) -> None:
-        """Records a batch, in as many submits as the time predicted for it needs."""
+    def encode(self, context: ExecutionContext, number: int) -> Mapping[str, str]:
+        """Records a batch, in as many submits as the time predicted for it needs.
+
+        Returns the keys of the nodes that it computes, each with "gpu".
+        """
         start = time.perf_counter()
         program = self._program(context, number)
         if context.probe is not None:
@@ -190,8 +190,8 @@ class Recorder:
                 self.open(context)
                 record(context.encoder, commands)
         context.times.dispatches += len(program.commands)
-        self._note(program.places)
         context.times.add("encode", time.perf_counter() - start)
+        return program.places
 
     def make_room(self, context: ExecutionContext, predicted_ns: int) -> None:
         """Submits what was recorded if with `predicted_ns` more it would run too long."""

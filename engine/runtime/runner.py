@@ -85,7 +85,7 @@ class Runner:
         self.constants = constants
         self.prepared: list[Prepared] = []
         self.compiled = 0
-        self._whole = whole or (lambda: self.graph)
+        self._whole = whole
         self.traits = traits_of(self.graph) if traits is None else traits
         self.planning = () if device is None or is_body else self.traits.planning
         self._contents: set[tuple[Any, ...]] = set()
@@ -122,7 +122,8 @@ class Runner:
             prepared, binding = self._recalled(feeds, options, around or {})
             try:
                 _scan(prepared.plan, feeds)
-                return prepared.executor.run(feeds, binding, outputs, on_device, recording, probe)
+                watching = on_device, recording, probe
+                return prepared.executor.run(feeds, binding, outputs, self._run_body, *watching)
             except WideInputError as error:
                 wide = _to_blame(prepared.plan, error.name)
                 if wide <= options.wide_inputs:
@@ -215,7 +216,7 @@ class Runner:
 
     def adopt(self, stored: StoredPlan) -> None:
         """Takes a plan that was made earlier."""
-        executor = Executor(stored.plan, self.device, self.constants, self._run_body)
+        executor = Executor(stored.plan, self.device, self.constants)
         made = (stored.key, stored.make_passed, stored.options, stored.decided)
         self.prepared.append(Prepared(stored.plan, executor, *made))
 
@@ -323,7 +324,8 @@ class Runner:
     ) -> tuple[Prepared, dict[str, int]]:
         from engine.compiler import optimise
 
-        graph = with_contents(typed(self._whole(), feeds), known)
+        whole = self.graph if self._whole is None else self._whole()
+        graph = with_contents(typed(whole, feeds), known)
         binding = bind_inputs(graph, feeds, around)
         software = self.device is not None and self.device.target.software
         on_cpu = software or options.device == "cpu"
@@ -339,7 +341,7 @@ class Runner:
             binding = bind_inputs(plan.graph, feeds, around)
             for guard in GuardTable(plan.guards).broken(binding):
                 raise PlanError(f"no plan fits these sizes: it would need that {guard}")
-        executor = Executor(plan, self.device, self.constants, self._run_body)
+        executor = Executor(plan, self.device, self.constants)
         prepared = Prepared(plan, executor, key, lambda: passed, used, [dict(binding)], binding)
         self.compiled += 1
         self.prepared.insert(0, prepared)

@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
+from weakref import proxy
 
 from engine.errors import (
     DeviceError,
@@ -179,7 +180,16 @@ class InferenceSession:
         elif kept is not None:
             self._face, self._unkept = kept.face, None
         graph, traits = self._face.graph, self._face.traits
-        runner = Runner(graph, options, device, profile, constants, False, self._whole, traits)
+        session = proxy(self)  # a runner that holds its session would keep both, and all buffers
+        runner = Runner(
+            graph,
+            options,
+            device,
+            profile,
+            constants,
+            whole=lambda: session._whole(),
+            traits=traits,
+        )
         for found in kept.plans if kept is not None else ():
             runner.adopt(found)
         if constants is not None and kept is not None:
