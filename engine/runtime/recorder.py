@@ -6,6 +6,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -201,11 +202,19 @@ class Recorder:
         context.recorded_ns += predicted_ns
 
     def _program(self, context: ExecutionContext, number: int) -> Program:
-        """The commands of a batch: those of the last call with these sizes, if buffers are too."""
-        key = (number, *map(id, context.bound))
-        found = self._programs.get(key)
+        """The commands of a batch: those of the last call with these sizes, if buffers are too.
+
+        Of calls with buffers of their own the last one's are kept alone: they keep the buffers.
+        """
         external = context.external
-        if found is None or found.generation != self._generation or found.external != external:
+        key = (number,) if external else (number, *map(id, context.bound))
+        found = self._programs.get(key)
+        if (
+            found is None
+            or found.generation != self._generation
+            or found.external != external
+            or not all(map(is_, found.bound, context.bound))
+        ):
             found = self._programs[key] = self._programmed(context, number)
             self._programs.move_to_end(key)
             if len(self._programs) > MAX_PROGRAMS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,16 @@ def test_later_calls_leave_a_kept_value_alone() -> None:
             np.testing.assert_array_equal(z.numpy(), -(x + B))
             np.testing.assert_allclose(y.numpy(), np.tanh(x + B), rtol=1e-4, atol=1e-6)
             np.testing.assert_array_equal(z.numpy(), z.numpy())
+
+
+def test_values_that_nobody_holds_go_with_the_next_call() -> None:
+    buffers = []
+    with gpu(AFFINE) as session:
+        for n in range(2, 8):
+            (z,) = session.run(["z"], {"x": noise(n, 3), "b": B}, outputs_on_device=["z"])
+            buffers.append(weakref.ref(z.buffer))
+            del z
+        assert sum(buffer() is not None for buffer in buffers) <= 1
 
 
 def test_a_chain_of_calls_feeds_each_from_the_last() -> None:
