@@ -139,7 +139,8 @@ def check_feed(name: str, type_: ValueType | None, value: Any, device: Device | 
         if not isinstance(value, (list, tuple)):
             raise InputError(f"input {name!r} is a {type(value).__name__}; expected a list")
         checked = [check_feed(name, type_.element, v, device) for v in value]
-        return [v.numpy() if isinstance(v, DeviceValue) else v for v in checked]
+        # copies, as a result may be an item, and belongs to the caller
+        return [v.numpy() if isinstance(v, DeviceValue) else np.array(v) for v in checked]
     if isinstance(value, DeviceValue):
         value.device.require()
         if device is None:

@@ -245,7 +245,7 @@ class InferenceSession:
                 if self._recording is not None:
                     self._recording.finish()
         self._keep()
-        return [results[n] for n in names]
+        return [_owned(results[n]) for n in names]
 
     @contextmanager
     def recording(self, clock: str = "auto") -> Iterator[Recording]:
@@ -439,6 +439,11 @@ class InferenceSession:
             elif declared.constant is None and not isinstance(declared.type, OptionalType):
                 raise InputError(f"input {name!r} is missing; expected {declared.type}")
         return feeds
+
+
+def _owned(result: Any) -> Any:
+    """A result of the caller's own: items of sequences are those of inputs, weights, each other."""
+    return [item.copy() for item in result] if isinstance(result, list) else result
 
 
 def _named(profile: DeviceProfile | str | PathLike[str] | None) -> DeviceProfile | None:

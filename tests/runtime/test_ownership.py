@@ -41,6 +41,26 @@ def test_results_share_memory_with_nothing(device: str) -> None:
             np.testing.assert_array_equal(again, expected)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_items_of_sequences_belong_to_the_caller(device: str) -> None:
+    text = """g (seq(float[2]) q, float[2] x) => (seq(float[2]) r, float[2] first)
+    <float[2] w = {5, 6}, int64 zero = {0}> {
+      a = SequenceInsert(q, x)
+      b = SequenceInsert(a, x)
+      r = SequenceInsert(b, w)
+      first = SequenceAt(q, zero)
+    }"""
+    item, x = np.array([1, 2], np.float32), np.array([3, 4], np.float32)
+    with InferenceSession(parse(text), device=device) as session:
+        for _ in range(2):
+            r, first = session.run(None, {"q": [item], "x": x})
+            np.testing.assert_array_equal(r, [[1, 2], [3, 4], [3, 4], [5, 6]])
+            np.testing.assert_array_equal(first, [1, 2])
+            for result in (*r, first):
+                result[...] = -7
+                np.testing.assert_array_equal((item, x), ([1, 2], [3, 4]))
+
+
 @pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
 def test_contents_worked_out_from_sizes_belong_to_the_caller(device: str) -> None:
     text = """g (float[n] x) => (int64[2] t, float[4,n] y) {
