@@ -4,7 +4,8 @@ What is kept can be made again, so nothing here fails: a file that is missing, d
 another version counts as missing, and a folder that cannot be written is logged. Each file begins
 with a checksum of the rest. The folder is bounded: the files that were used longest ago go first.
 
-The environment variable ENGINE_CACHE is "off", or another folder.
+The environment variable ENGINE_CACHE is "off", or another folder, in which ours is made: files of
+others that lie there do not count.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import mmap
 import os
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from weakref import WeakSet
 
@@ -44,7 +46,7 @@ def folder() -> Path | None:
     if chosen.lower() in ("off", "0", "no", "false"):
         return None
     if chosen:
-        return Path(chosen)
+        return Path(chosen) / "onnx-wgpu"
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("onnx-wgpu")) / "starts"
@@ -68,9 +70,10 @@ def load(name: str) -> memoryview | None:
     try:
         with path.open("rb") as file:
             whole = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        os.utime(path)
     except (OSError, ValueError):
         return None
+    with suppress(OSError):  # a folder that is only read was filled by others
+        os.utime(path)
     content = whole[_HEADER_NBYTES:]
     if whole[: len(_MAGIC)] != _MAGIC:
         return None

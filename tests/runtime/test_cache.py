@@ -33,7 +33,7 @@ print(type(ffi).__name__)
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(cache.VARIABLE, str(tmp_path / "kept"))
-    return tmp_path / "kept"
+    return tmp_path / "kept" / "onnx-wgpu"
 
 
 def test_what_is_stored_is_loaded(place: Path) -> None:
@@ -77,6 +77,25 @@ def test_the_files_used_longest_ago_go_first(place: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(cache, "MAX_NBYTES", 10)
     cache.store("e", [bytes(1000)])
     assert not list(place.iterdir())
+
+
+def test_files_of_others_stay(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place.parent.mkdir()
+    (place.parent / "mine").write_bytes(bytes(1000))
+    monkeypatch.setattr(cache, "MAX_NBYTES", 10)
+    assert cache.store("a", [bytes(1000)])
+    assert (place.parent / "mine").exists() and not list(place.iterdir())
+
+
+def test_a_folder_that_is_only_read(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cache.store("a", [b"some"])
+
+    def refused(path: Path) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(os, "utime", refused)
+    found = cache.load("a")
+    assert found is not None and bytes(found) == b"some"
 
 
 @pytest.mark.parametrize("error", [OSError, KeyboardInterrupt])
@@ -136,7 +155,7 @@ def start(place: Path) -> str:
         [sys.executable, "-c", SESSION],
         capture_output=True,
         text=True,
-        env={**os.environ, cache.VARIABLE: str(place)},
+        env={**os.environ, cache.VARIABLE: str(place.parent)},
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

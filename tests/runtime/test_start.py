@@ -68,7 +68,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def kept(path: Path) -> list[Path]:
     cache.flush(wait=True)
     cache.finish()
-    return sorted((path.parent / "kept").glob("start-*"))
+    return sorted((path.parent / "kept" / "onnx-wgpu").glob("start-*"))
 
 
 def first(path: Path, device: str, **options: Any) -> list[Array]:

@@ -323,7 +323,7 @@ def test_a_plan_from_an_earlier_start_is_told_apart(
     for _ in plants.clear_rendered():
         found = compare(Setup(model), feeds, folder=tmp_path / "wrong")
         assert found.finding is not None and found.finding.kind == "cache"
-        assert found.finding.blame == str(tmp_path / "kept") and not found.finding.alone
+        assert found.finding.blame == str(cache.folder()) and not found.finding.alone
         monkeypatch.setenv("ENGINE_CACHE", "off")
         assert compare(Setup(model), feeds, folder=tmp_path / "wrong").ok
 
