@@ -126,6 +126,8 @@ class InferenceSession:
         self._model: Model | None = None
         if self._identity is None:
             self._whole()
+        elif not isinstance(model, bytes):
+            self._source = os.path.abspath(model)  # the working directory may change
         self._device = self._open_device()
         self._runner = self._make_runner()
         if require_gpu and has_static_inputs(self._face.graph) and not self._runner.planning:

@@ -248,6 +248,17 @@ def test_a_file_that_was_new_is_still_the_same_later(
         session.run(None, {**feeds(), "bias": np.zeros(2, np.float32)})
 
 
+def test_a_relative_path_is_that_of_when_the_session_was_made(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first(path, "cpu")
+    monkeypatch.chdir(path.parent)
+    with InferenceSession(path.name, device="cpu") as session:
+        monkeypatch.chdir("/")
+        session.run(None, {**feeds(), "bias": np.zeros(2, np.float32)})
+        assert session.plans_made == 1
+
+
 def test_a_model_that_changes_under_a_session_is_an_error(path: Path) -> None:
     first(path, "cpu")
     with InferenceSession(path, device="cpu") as session:
