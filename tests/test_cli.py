@@ -75,6 +75,30 @@ def test_run_reads_and_writes_files(
     assert sorted(p.name for p in (tmp_path / "out" / "here").iterdir()) == ["y.npy", "z.npy"]
 
 
+def test_run_writes_every_output(tmp_path: Path) -> None:
+    text = """g (float[2] x) => (seq(float[k]) s, float[2] a_b, float[4] "a/b", string[2] t,
+        optional(float[2]) none) {
+      a_b = Neg(x)
+      "a/b" = Concat <axis = 0> (x, x)
+      s = SequenceConstruct(x, "a/b")
+      c = Cast <to = 8> (x)
+      t = StringConcat(c, c)
+      none = Optional <type = float[2]> ()
+    }"""
+    onnx.save(parse(text), tmp_path / "model.onnx")
+    np.save(tmp_path / "x.npy", np.array([1, 2], np.float32))
+    words = ["run", str(tmp_path / "model.onnx"), "--input", f"x={tmp_path}/x.npy"]
+    assert main([*words, "--device", "cpu", "--save", str(tmp_path / "out")]) == 0
+    found = {p.name: np.load(p).tolist() for p in (tmp_path / "out").iterdir()}
+    assert found == {
+        "s.0.npy": [1, 2],
+        "s.1.npy": [1, 2, 1, 2],
+        "a_b.npy": [-1, -2],
+        "_a_b.npy": [1, 2, 1, 2],
+        "t.npy": ["1.01.0", "2.02.0"],
+    }
+
+
 def test_run_draws_the_same_inputs_each_time(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

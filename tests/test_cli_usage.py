@@ -57,6 +57,8 @@ def test_devices_shows_the_adapter_that_is_asked_for(capsys: pytest.CaptureFixtu
     assert capsys.readouterr().out.startswith("0: ")
     assert main(["devices", "--adapter", "abacus"]) == 2
     assert "no adapter matches 'abacus'" in capsys.readouterr().err
+    assert main(["devices", "--adapter", "²"]) == 2
+    assert "no adapter matches '²'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", COMMANDS)

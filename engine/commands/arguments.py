@@ -64,7 +64,7 @@ def model_arguments(parser: argparse.ArgumentParser, device: str = "auto") -> No
 
 def count(text: str) -> int:
     """A number of at least 1, as an argument's type."""
-    if not text.isdigit() or text == "0":
+    if not text.isdecimal() or text == "0":
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 1")
     return int(text)
 
@@ -126,7 +126,7 @@ def _state(path: Path) -> tuple[int, int] | None:
 def adapter(arguments: argparse.Namespace) -> int | str | None:
     """The adapter asked for: an index, a part of a name, or None."""
     text = arguments.adapter
-    return int(text) if text is not None and text.isdigit() else text
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def make_session(arguments: argparse.Namespace) -> InferenceSession:

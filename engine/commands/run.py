@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from engine.commands.arguments import (
     check_output,
@@ -24,7 +26,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--save",
         metavar="DIR",
         type=Path,
-        help="write outputs as DIR/NAME.npy; the folder is made if need be",
+        help="write outputs as DIR/NAME.npy, items of sequences as DIR/NAME.0.npy and so on; the "
+        "folder is made if need be",
     )
 
 
@@ -59,10 +62,28 @@ def execute(arguments: argparse.Namespace) -> None:
     say(*lines)
     if arguments.save:
         arguments.save.mkdir(parents=True, exist_ok=True)
-        for arg, value in zip(session.get_outputs(), results, strict=True):
-            name = "".join(c if c.isalnum() or c in "-_." else "_" for c in arg.name)
-            with whole(arguments.save / f"{name}.npy") as path:
-                np.save(path, np.asarray(value))
+        names = [arg.name for arg in session.get_outputs()]
+        for name, array in _files(names, results).items():
+            with whole(arguments.save / name) as path:
+                np.save(path, array)
+
+
+def _files(names: Sequence[str], results: Sequence[Any]) -> dict[str, Any]:
+    """The arrays of outputs by the names of their files; an optional that is empty has none.
+
+    Strings are a `<U` array, as `--input` takes them.
+    """
+    files: dict[str, Any] = {}
+    for name, value in zip(names, results, strict=True):
+        stem = "".join(c if c.isalnum() or c in "-_." else "_" for c in name)
+        several = isinstance(value, list)
+        for number, item in enumerate(value if several else [value]):
+            file = f"{stem}.{number}.npy" if several else f"{stem}.npy"
+            while file in files:
+                file = f"_{file}"
+            if item is not None:
+                files[file] = item.astype(str) if item.dtype == object else item
+    return files
 
 
 def _value_text(value: object) -> str:
