@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,7 +23,7 @@ from engine.bind import MAX_REPEATS
 from engine.errors import DeviceError, ShaderError
 from engine.ir import Array
 from engine.records import dataclass
-from engine.runtime import native
+from engine.runtime import forks, native
 from engine.runtime.interrupts import is_interrupt
 from engine.runtime.targets import MAPPABLE, WGPU_FEATURES, resolve
 from engine.shader import Kernel, opaque
@@ -82,6 +83,8 @@ _asking = threading.RLock()
 
 
 def _usable() -> list[Any]:
+    if forks.refusal():
+        return []
     native.load()
     with _asking:
         try:
@@ -116,6 +119,8 @@ def choose_adapter(adapter: int | str | None = None) -> AdapterInfo:
     Raises: DeviceError if there is none, with the way to get one.
     """
     found = adapters()
+    if forks.refusal():
+        raise DeviceError(forks.refusal())
     if not found:
         raise DeviceError(
             "no Vulkan, Metal or DX12 adapter was found; on Debian or Ubuntu "
@@ -202,6 +207,7 @@ class Device:
                 )
         except (RuntimeError, ValueError) as error:
             raise DeviceError(f"{info.title} gives no device: {error}") from error
+        forks.note(self.wgpu)
         self.queue = self.wgpu.queue
         self._pipelines: OrderedDict[str, Pipeline] = OrderedDict()
         self._compiling: dict[str, Future[Pipeline]] = {}
@@ -211,7 +217,7 @@ class Device:
     def require(self) -> None:
         """Raises: DeviceError if the device was lost or closed."""
         if self.lost:
-            raise DeviceError(f"the device on {self.info.title} was lost")
+            raise DeviceError(forks.refusal() or f"the device on {self.info.title} was lost")
 
     def guarded(self, what: str) -> _Guard:
         """Turns wgpu's errors in the block into DeviceError, and notices a lost device."""
@@ -432,6 +438,15 @@ def _entry(binding: int, kind: str) -> dict[str, Any]:
 
 _open: dict[tuple[str, Target], Device] = {}
 _open_lock = threading.Lock()
+
+
+def _after_fork() -> None:
+    for device in _open.values():
+        device.lost, device.lock = True, threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def open_device(adapter: int | str | None = None, target: Target | str | None = None) -> Device:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from engine.errors import DeviceError
-from engine.runtime import cache
+from engine.runtime import cache, forks
 from engine.target import Target
 
 log = logging.getLogger(__name__)
@@ -119,6 +119,7 @@ def _probe(name: str, adapter: Any) -> int:
 
     try:
         device = adapter.request_device_sync(required_features=["subgroup"])
+        forks.note(device)
         module = device.create_shader_module(code=_PROBE)
         pipeline = device.create_compute_pipeline(
             layout="auto", compute={"module": module, "entry_point": "main"}

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -140,3 +143,39 @@ def test_a_value_on_a_lost_device() -> None:
         with pytest.raises(DeviceError, match="lost"):
             session.run(None, {"x": value})
         check(session)
+
+
+FORK = """
+import os
+import sys
+from engine.errors import DeviceError
+from engine.runtime.session import InferenceSession
+from tests.runtime.test_loss import X, check, model
+
+session, auto = (InferenceSession(model(), device=d) for d in ("gpu", "auto"))
+check(session)
+(kept,) = session.run(None, {"x": X}, outputs_on_device=["y"])
+session._device._compilers.settle()
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+    check(session)
+    sys.exit()
+for use in (lambda: check(session), lambda: InferenceSession(model(), device="gpu"), kept.numpy):
+    try:
+        use()
+    except DeviceError as error:
+        print(error, flush=True)
+check(auto)
+print(auto.device_name)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks")
+def test_a_forked_process_says_that_it_has_no_device() -> None:
+    command = [sys.executable, "-c", FORK]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    *errors, name = done.stdout.splitlines()
+    assert len(errors) == 3 and all("forked by one that used the GPU" in e for e in errors)
+    assert name == "CPU (NumPy)"
