@@ -1,8 +1,9 @@
-"""Running sums, generators of tensors, triangles, one-hot, Einsum, determinants and reversal."""
+"""Running sums, generators of tensors, triangles, one-hot, Einsum, determinants, reversal, and
+strings without stop words."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -94,3 +95,25 @@ def reverse_sequence(
     if time_axis == 0:
         return np.asarray(x[source, batch])
     return np.asarray(x[batch.T, source.T])
+
+
+@cpu_op("StringNormalizer", since=10)
+def string_normalizer(
+    x: Tensor,
+    *,
+    case_change_action: str = "NONE",
+    is_case_sensitive: int = 0,
+    locale: str = "",
+    stopwords: Sequence[str] = (),
+) -> Tensor:
+    """The elements of `x` ([C] or [1, C]) that are no stop words, in the case asked for.
+
+    If none is left, one empty string. Cases are Unicode's, whatever the locale.
+
+    Raises: KeyError for an unknown action. Source: ONNX StringNormalizer-10.
+    """
+    cases: dict[str, Callable[[str], str]] = {"NONE": str, "LOWER": str.lower, "UPPER": str.upper}
+    same, change = cases["NONE" if is_case_sensitive else "LOWER"], cases[case_change_action]
+    left_out = {same(word) for word in stopwords}
+    kept = [change(text) for text in x.reshape(-1) if same(text) not in left_out]
+    return np.array(kept or [""], object).reshape((*x.shape[:-1], -1))

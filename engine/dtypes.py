@@ -124,7 +124,7 @@ def from_name(name: str) -> DType:
 
 
 def from_numpy(dtype: np.dtype) -> DType:
-    """DType of a NumPy dtype (str and bytes arrays are ONNX strings). Raises: KeyError."""
-    if dtype.kind in "OUS":
+    """DType of a NumPy dtype (all kinds of text are ONNX strings). Raises: KeyError."""
+    if dtype.kind in "OUST":
         return STRING
     return _BY_NUMPY[dtype.newbyteorder("=")]

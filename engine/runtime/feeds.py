@@ -156,7 +156,9 @@ def check_feed(name: str, type_: ValueType | None, value: Any, device: Device | 
             found = from_numpy(value.dtype)
         except KeyError:
             raise InputError(f"input {name!r} has dtype {value.dtype}; expected {type_}") from None
-        if found is not STRING and not value.dtype.isnative:
+        if found is STRING:
+            value = _texts(name, value)
+        elif not value.dtype.isnative:
             value = value.astype(value.dtype.newbyteorder("="))
     else:
         raise InputError(
@@ -165,3 +167,16 @@ def check_feed(name: str, type_: ValueType | None, value: Any, device: Device | 
     if isinstance(type_, TensorType) and found is not type_.dtype:
         raise InputError(f"input {name!r} has dtype {found.name}; expected {type_}")
     return value  # type: ignore[no-any-return]
+
+
+def _texts(name: str, array: Array) -> Array:
+    """Strings as objects, as operators take them. Raises: InputError for bytes that are no text."""
+    texts = np.empty(array.size, object)
+    try:
+        texts[:] = [
+            item.decode() if isinstance(item, bytes) else str(item)
+            for item in array.reshape(-1).tolist()
+        ]
+    except UnicodeDecodeError as error:
+        raise InputError(f"input {name!r} holds bytes that are no UTF-8: {error}") from error
+    return texts.reshape(array.shape)

@@ -386,6 +386,36 @@ def test_sequences_optionals_and_strings(device: str) -> None:
         assert session.run(None, {"a": a, "b": b})[0].tolist() == ["onnx", "äß"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        np.array(["é", "", "b c", "é"]),
+        np.array(["é", "", "b c", "é"], ">U5"),
+        np.array(["é", "", "b c", "é"], object),
+        np.array([w.encode() for w in ("é", "", "b c", "é")]),
+        np.array(["é".encode(), "", b"b c", "é"], object),
+        np.array(["é", "", "b c", "é"], np.dtypes.StringDType()),
+    ],
+    ids=lambda words: str(words.dtype),
+)
+def test_strings_come_in_arrays_of_any_kind(words: Array) -> None:
+    text = """g (string[n] a, string[n] b) => (string[n] y, string[k] z, int64[n] count) {
+      y = StringConcat(a, b)
+      big = StringNormalizer <case_change_action = "UPPER"> (a)
+      z = Unique <axis = 0> (big)
+      parts, count = StringSplit(a)
+    }"""
+    with InferenceSession(parse(text), device="cpu") as session:
+        y, z, count = session.run(None, {"a": words, "b": words[::-1]})
+        assert y.tolist() == ["éé", "b c", "b c", "éé"]
+        assert z.tolist() == ["", "B C", "É"]
+        assert count.tolist() == [1, 0, 2, 1]
+        with pytest.raises(InputError, match="'a' holds bytes that are no UTF-8"):
+            session.run(None, {"a": np.array([b"\xff"]), "b": words[:1]})
+    with pytest.raises(InputError, match="'x' has dtype string"):
+        affine().run(None, {**FEED, "x": words})
+
+
 def test_a_plan_before_any_call_says_that_sizes_were_made_up() -> None:
     text = """windows (float[1,1,n] x) => (float[1,1,m] y) {
       y = MaxPool <kernel_shape = [3]> (x)
