@@ -80,7 +80,7 @@ def status(text: str) -> Iterator[Callable[[str], None]]:
     Behind the text stands what the engine tells of its work. Yields a function that changes the
     text.
     """
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():  # None where it was closed
         yield lambda new: None
         return
     err = Console(stderr=True)

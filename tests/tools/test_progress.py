@@ -79,6 +79,12 @@ def test_nothing_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str])
     assert (captured.out, captured.err) == ("", "")
 
 
+def test_standard_error_may_be_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with status("loading") as progress:
+        progress("running")
+
+
 def at_a_terminal(arguments: Sequence[str], cache: Path) -> tuple[str, str]:
     """Standard output of a command, and what its standard error, a terminal, shows."""
     pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
