@@ -84,7 +84,7 @@ def compile_graph(
     roots = view_roots(graph, lambda n: n.key in views)
     on_gpu = {k for k, v in placed.verdicts.items() if v.device == "gpu"} - views
     live = live_nodes(graph, on_gpu, views, symbols)
-    appends = _appends(graph, options, on_gpu & live)
+    appends = _appends(graph, options, on_gpu & live, roots)
     parts = parts_of(graph, options, target, on_gpu & live, live, roots, symbols, binding, appends)
     weigh = PrologueCosts(graph, binding, target, profile)
     fused = _fused(graph, options, target, on_gpu & live, appends, parts, roots, weigh)
@@ -174,10 +174,15 @@ def _guards(
     return [g for g in every if symbols_of(g.expr) <= set(symbols)]
 
 
-def _appends(graph: Graph, options: Options, on_gpu: Collection[str]) -> Mapping[str, Append]:
-    """The Concats that this plan computes by appending in place."""
-    return {
-        grown: append
-        for grown, append in appending_concats(graph).items()
-        if (append.past, grown) in options.growing and grown in on_gpu
-    }
+def _appends(
+    graph: Graph, options: Options, on_gpu: Collection[str], roots: Mapping[str, str]
+) -> Mapping[str, Append]:
+    """The Concats that this plan computes by appending in place: one for each past, other values
+    than that past itself, whose buffer a dispatch can't read and write."""
+    found: dict[str, Append] = {}
+    for grown, append in appending_concats(graph).items():
+        wanted = (append.past, grown) in options.growing and grown in on_gpu
+        apart = roots.get(append.new, append.new) != append.past
+        if wanted and apart and all(other.past != append.past for other in found.values()):
+            found[grown] = append
+    return found

@@ -192,7 +192,7 @@ class Executor:
             case tasks.Upload(value):
                 self._upload(context, value)
             case tasks.Download(value):
-                if value in context.wanted:
+                if value in context.wanted and value not in context.grown:
                     self.recorder.download(context, value)
             case tasks.Submit():
                 self.recorder.submit(context)
@@ -265,10 +265,11 @@ class Executor:
         for bound in context.bound:
             if name in bound.sizes:
                 return bound.sizes[name]
-        if name in context.arrived:
+        value = _on_device(context, name)
+        if value is not None:
             start_ns = time.perf_counter_ns()
             with context.times.phase("download"):
-                context.host[name] = context.arrived[name].numpy()
+                context.host[name] = value.numpy()
             nbytes = context.host[name].nbytes
             context.times.downloaded_nbytes += nbytes
             if context.recording is not None:
@@ -361,16 +362,26 @@ class Executor:
         if tensor is None:
             raise EngineError(f"output {name!r} is not a tensor, so it cannot stay on the device")
         if name in context.grown:
-            return replace(context.grown[name], shape=context.shapes[name])
-        if root in context.external and name in context.shapes and root not in context.grown:
+            return _on_device(context, name)
+        value = _on_device(context, root)
+        if value is not None and name in context.shapes:
+            return replace(value.contiguous(), shape=context.shapes[name], filled=None)
+        if name in context.shapes and root in context.external:
             buffer, shape = context.external[root], context.shapes[name]
-            storage = self.plan.storages.get(root) or context.arrived[root].storage
+            storage = self.plan.storages[root]
             return DeviceValue(self.recorder.required(), buffer, storage, tensor.dtype, shape)
         array = np.asarray(self._host(context, name))
         try:
             return DeviceValue.from_numpy(self.recorder.required(), array, tensor.dtype)
         except RangeError as error:
             raise RangeError(f"output {name!r} cannot stay on the device: {error}") from error
+
+
+def _on_device(context: ExecutionContext, name: str) -> DeviceValue | None:
+    """A value in a buffer of the caller's: an input, or what grew in the buffer of one."""
+    if name in context.grown:
+        return replace(context.grown[name], shape=context.shapes[name])
+    return context.arrived.get(name)
 
 
 def _given(node: HostNode, host: Mapping[str, Any], read: Callable[[str], Any]) -> dict[str, Any]:

@@ -142,3 +142,42 @@ def test_a_cache_that_outgrows_a_binding_leaves_the_device_and_stays_right() -> 
             past = {"past_k": k, "past_v": v}
         np.testing.assert_array_equal(k.numpy(), keys)
         assert joined == ["gpu"] * 40 + ["cpu"] * 4
+
+
+@pytest.mark.parametrize(
+    "others",
+    {
+        "views of what grows": "z = Identity(y) w = Reshape(y, rows)",
+        "views of the past": "z = Identity(p) w = Reshape(p, rows)",
+        "two that append": "e = Exp(x) z = Concat <axis = 1> (p, e) w = Concat <axis = 1> (p, x)",
+        "the past behind itself": "z = Concat <axis = 1> (p, p) w = Concat <axis = 0> (p, p)",
+        "a view of the past behind it": """flat = Reshape(p, rows) back = Unsqueeze(flat, zero)
+            z = Concat <axis = 1> (p, back) w = Neg(z)""",
+        "nodes on the CPU": "z = Unique(y) u = Unique(p) w = Exp(u)",
+    }.items(),
+    ids=lambda others: others[0],
+)
+@pytest.mark.parametrize("kept", [["y"], ["y", "z", "w"]], ids=["alone", "all"])
+def test_a_value_that_grows_beside_other_uses(others: tuple[str, str], kept: list[str]) -> None:
+    rng = np.random.default_rng(5)
+    model = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["" : 21]> f (float[1,n,3] p, float[1,k,3] x) '
+        "=> (float[1,m,3] y, float z, float w) <int64[2] rows = {-1, 3}, int64[1] zero = {0}> "
+        f"{{ y = Concat <axis = 1> (p, x) {others[1]} }}"
+    )
+    for output in model.graph.output[1:]:
+        output.type.tensor_type.ClearField("shape")
+    p = rng.standard_normal((1, 2, 3)).astype(np.float32)
+    with (
+        engine.InferenceSession(model, device="gpu") as session,
+        engine.InferenceSession(model, device="cpu") as numpy,
+    ):
+        past, earlier = p, []
+        for step in range(4):
+            x = rng.standard_normal((1, step % 3, 3)).astype(np.float32)
+            found = session.run(None, {"p": past, "x": x}, outputs_on_device=kept)
+            wanted = numpy.run(None, {"p": p, "x": x})
+            earlier += zip(found, wanted, strict=True)
+            for value, expected in earlier:
+                np.testing.assert_allclose(np.asarray(value), expected, rtol=1e-5, atol=1e-6)
+            past, p = found[0], wanted[0]
