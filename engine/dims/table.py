@@ -54,35 +54,44 @@ class Table:
             raise ShapeError(f"a size is divided by 0 at {sizes}") from None
 
     def _generate(self) -> Callable[[Binding], tuple[int, ...]]:
-        lines = [f"  s{i} = b[{name!r}]" for i, name in enumerate(self.symbols)]
-        names: dict[object, str] = {Symbol(n): f"s{i}" for i, n in enumerate(self.symbols)}
-
-        def reference(dim: Dim) -> str:
-            if isinstance(dim, int):
-                return f"({dim})"
-            if dim not in names:
-                terms = [
-                    "*".join([str(factor)] * (factor != 1 or not m) + [atom_name(a) for a in m])
-                    for m, factor in dim.terms
-                ]
-                lines.append(f"  e{len(names)} = {' + '.join(terms)}")
-                names[dim] = f"e{len(names)}"
-            return names[dim]
-
-        def atom_name(atom: Atom) -> str:
-            if isinstance(atom, Apply) and atom not in names:
-                text = _PYTHON[atom.op].format(*(reference(a) for a in atom.args))
-                lines.append(f"  a{len(names)} = {text}")
-                names[atom] = f"a{len(names)}"
-            return names[atom]
-
-        results = [reference(d) for d in self.dims]
+        written = _Lines(self.symbols)
+        results = [written.reference(d) for d in self.dims]
         source = "\n".join(
-            ["def table(b):", *lines, f"  return ({''.join(r + ', ' for r in results)})"]
+            ["def table(b):", *written.lines, f"  return ({''.join(r + ', ' for r in results)})"]
         )
         scope: dict[str, Callable[[Binding], tuple[int, ...]]] = {}
         exec(compile(source, "<dims>", "exec"), scope)
         return scope.pop("table")
+
+
+class _Lines:
+    """Lines of Python that give dims names, parts before wholes."""
+
+    def __init__(self, symbols: Sequence[str]) -> None:
+        self.lines = [f"  s{i} = b[{name!r}]" for i, name in enumerate(symbols)]
+        self._names: dict[object, str] = {Symbol(n): f"s{i}" for i, n in enumerate(symbols)}
+
+    def reference(self, dim: Dim) -> str:
+        """What stands for a dim."""
+        names = self._names
+        if isinstance(dim, int):
+            return f"({dim})"
+        if dim not in names:
+            terms = [
+                "*".join([str(factor)] * (factor != 1 or not m) + [self._atom(a) for a in m])
+                for m, factor in dim.terms
+            ]
+            self.lines.append(f"  e{len(names)} = {' + '.join(terms)}")
+            names[dim] = f"e{len(names)}"
+        return names[dim]
+
+    def _atom(self, atom: Atom) -> str:
+        names = self._names
+        if isinstance(atom, Apply) and atom not in names:
+            text = _PYTHON[atom.op].format(*(self.reference(a) for a in atom.args))
+            self.lines.append(f"  a{len(names)} = {text}")
+            names[atom] = f"a{len(names)}"
+        return names[atom]
 
 
 def to_postfix(dim: Dim) -> list[int | str]:

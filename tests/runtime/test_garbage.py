@@ -108,3 +108,14 @@ def test_what_a_session_holds_goes_with_it(
         del session
         assert weights() is None
     assert not any(found() for found in buffers)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("gpu", marks=pytest.mark.gpu)])
+def test_sessions_leave_the_collector_nothing(device: str) -> None:
+    for _ in range(2):
+        gc.collect()
+        gc.disable()
+        session = InferenceSession(parse(BRANCHES), device=device)
+        session.run(None, {"c": np.array(True), "x": noise(3, 2)})
+        del session
+    assert gc.collect() < 20
