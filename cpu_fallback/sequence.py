@@ -109,12 +109,12 @@ def split_to_sequence(
         size = int(split)
         if size <= 0:
             raise ValueError(f"SplitToSequence into pieces of {size}")
-        edges = list(range(size, total, size))
+        starts = list(range(0, total, size))
     else:
         if int(split.sum()) != total or np.any(split < 0):
             raise ValueError(f"pieces of {split.tolist()} do not make up {total}")
-        edges = np.cumsum(split)[:-1].tolist()
-    return list(np.split(x, edges, axis=where))
+        starts = (np.cumsum(split) - split).tolist()
+    return list(np.split(x, starts, axis=where))[1:]
 
 
 @cpu_op("Optional", since=15)

@@ -273,6 +273,8 @@ def test_concat_and_split_of_sequences_are_inverse() -> None:
     parts = run("SplitToSequence", [x, np.array(3)], axis=1)[0]
     assert [part.shape[1] for part in parts] == [3, 3, 1]
     np.testing.assert_array_equal(run("ConcatFromSequence", [parts], axis=1)[0], x)
+    for empty in (np.array(3), np.zeros(0, np.int64)):
+        assert run("SplitToSequence", [x[:0], empty])[0] == []
     rows = run("SplitToSequence", [x], keepdims=0)[0]
     np.testing.assert_array_equal(run("ConcatFromSequence", [rows], axis=0, new_axis=1)[0], x)
     with pytest.raises(ValueError, match="do not make up"):
