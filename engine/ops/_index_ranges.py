@@ -10,12 +10,12 @@ from engine.ir import Graph, Node, Shape
 Range = tuple[Dim, Dim]
 """The lowest index, and the first that is too high."""
 
-BY_COORDINATES = frozenset({"GatherND", "ScatterND"})
-"""Their indices have a range for each column of the last axis, those of others one for all."""
-
 
 def index_ranges(graph: Graph, node: Node) -> tuple[int, tuple[Range, ...]]:
-    """Which input of a standard node holds indices, and their ranges; none if it has no such."""
+    """Which input of a standard node holds indices, and their ranges; none if it has no such.
+
+    There is one for all of them, or one for each column of the last axis.
+    """
     place, rule = _RULES.get(node.op_type, (0, None))
     if rule is None or not node.input(place):
         return 0, ()

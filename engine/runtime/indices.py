@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from engine.dims import evaluate, symbols_of
 from engine.errors import EngineError
 from engine.ir import Array, Graph, Node
-from engine.ops._index_ranges import BY_COORDINATES, Range, index_ranges
+from engine.ops._index_ranges import Range, index_ranges
 from engine.plan import Plan
 from engine.records import dataclass
 
@@ -51,19 +51,17 @@ def index_reads(plan: Plan) -> dict[str, tuple[IndexRead, ...]]:
         if node.domain or not plan.partition.on_gpu(node):
             continue
         place, ranges = index_ranges(plan.graph, node)
-        if ranges:
-            name = _source(plan.graph, node.inputs[place], node.op_type not in BY_COORDINATES)
+        for name in _sources(plan.graph, node.inputs[place]) if ranges else ():
             found[name] = (*found.get(name, ()), IndexRead(node, ranges))
     return found
 
 
-def _source(graph: Graph, name: str, reshaped: bool) -> str:
-    """The value that `name` has its elements from, if only their order matters (`reshaped`)."""
+def _sources(graph: Graph, name: str) -> Iterator[str]:
+    """The value, and those that it has its elements from, in their order: any may be uploaded."""
+    yield name
     producer = graph.producer.get(name)
-    while reshaped and producer is not None and producer.op_type in _SAME_ELEMENTS:
-        source = graph.tensor(producer.inputs[0])
-        if producer.domain or source is None or not source.dtype.is_integer:
-            break
-        name = producer.inputs[0]
-        producer = graph.producer.get(name)
-    return name
+    if producer is None or producer.domain or producer.op_type not in _SAME_ELEMENTS:
+        return
+    source = graph.tensor(producer.inputs[0])
+    if source is not None and source.dtype.is_integer:
+        yield from _sources(graph, producer.inputs[0])

@@ -20,6 +20,7 @@ from tests.ops.harness import (
     ints,
 )
 from tests.ops.standard import for_each, node_suite, on_gpu
+from tests.runtime.models import parse
 
 F = "float32"
 
@@ -144,6 +145,29 @@ def test_indices_outside_that_the_host_gives_are_errors(op: str, index: int) -> 
             session.run(None, {"x": x, "i": np.array([0, index], np.int32)})
         (got,) = session.run(None, {"x": x, "i": np.array([-3, 2], np.int32)})
     assert (got == 1).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("nodes", "axis"),
+    [
+        # the host multiplies, as int32 may not hold the square, and so it casts
+        ("square = Mul(i, i) j = Cast <to = 6> (square) y = Gather(x, j)", 0),
+        ("j = Reshape(i, pairs) y = GatherND(x, j)", 1),
+        ("j = Reshape(i, pairs) y = ScatterND(x, j, new)", 1),
+    ],
+)
+def test_indices_that_the_host_gives_by_another_name(nodes: str, axis: int) -> None:
+    import engine
+    from engine.errors import EngineError
+
+    model = parse(
+        f"""g (float[3, 2] x, int64[2] i) => (float y)
+        <int64[2] pairs = {{-1, 2}}, float[1] new = {{5}}> {{ {nodes} }}"""
+    )
+    with engine.InferenceSession(model, device="gpu") as session:
+        with pytest.raises(EngineError, match=rf"index [24] is outside \[-{3 - axis}, "):
+            session.run(None, {"x": np.ones((3, 2), np.float32), "i": np.array([0, 2])})
 
 
 CONTENTS = [
