@@ -70,4 +70,5 @@ def trilu(x: Tensor, k: Tensor | None = None, *, upper: int = 1) -> Tensor:
     if x.ndim < 2:
         raise ValueError(f"Trilu takes matrices, not an operand of shape {x.shape}")
     diagonal = 0 if k is None else int(k.reshape(-1)[0])
+    diagonal = min(max(diagonal, -x.shape[-2]), x.shape[-1])
     return np.triu(x, diagonal) if upper else np.tril(x, diagonal)

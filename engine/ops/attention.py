@@ -180,8 +180,8 @@ def _words(view: NodeView) -> tuple[dict[str, Dim | float], dict[str, str], set[
     right = 0 if view.attr("is_causal", 0) else int(view.attr("right_window_size", -1))
     if left >= 0 or right >= 0:
         flags.add("WINDOW")
-        words |= {"left": left if left >= 0 else UNBOUNDED}
-        words |= {"right": right if right >= 0 else UNBOUNDED}
+        words |= {"left": min(left, UNBOUNDED) if left >= 0 else UNBOUNDED}
+        words |= {"right": min(right, UNBOUNDED) if right >= 0 else UNBOUNDED}
         kinds |= {"left": "i32", "right": "i32"}
     if float(view.attr("softcap", 0.0)) > 0:
         flags.add("SOFTCAP")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from engine.dims import Dim, Guard, divisible, product
+from engine.dims import Dim, Guard, divisible, dmax, dmin, product
 from engine.errors import ShapeError
 from engine.indexing import IndexMap, broadcast_strides, index_map, merge_axes, row_major
 from engine.ir import Array, Shape, TensorType, ValueType
@@ -270,6 +270,7 @@ def _infer_trilu(view: InferView) -> list[ValueType]:
 def _lower_trilu(view: Lowering) -> Sequence[Stage]:
     shape = view.shape(0)
     diagonal = (view.dim_list(1) or [0])[0]
+    diagonal = dmin(dmax(diagonal, -1 * shape[-2]), shape[-1])
     size = product(shape)
     call = KernelCall(
         "layout_trilu",

@@ -105,6 +105,7 @@ def _cases() -> list[OpCase]:
         attention(2, (2, 2), (40, 70), (8, 8), left_window_size=5, right_window_size=2),
         attention(2, (2, 1), (40, 70), (8, 8), valid=(70, 45), left_window_size=3),
         attention(1, (2, 1), (40, 70), (8, 8), right_window_size=1, left_window_size=0),
+        attention(1, (2, 1), (40, 70), (8, 8), right_window_size=1, left_window_size=2**40),
         attention(1, (2, 2), (0, 5), (4, 4)),
         attention(1, (2, 2), (3, 0), (4, 4)),
         attention(0, (2, 2), (3, 5), (4, 4)),

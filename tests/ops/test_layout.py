@@ -89,6 +89,8 @@ CASES = [
     triangle((5, 7), -2, 0, "int64"),
     triangle((7, 5), 9, 1),
     triangle((37, 37), -40, 0),
+    triangle((3, 5), 2**33, 0),
+    triangle((3, 5), -(2**31), 1),
     triangle((4, 4), 0, 1, "bool"),
     triangle((0, 4), 0, 1),
     OpCase("Trilu", (((4, 4), F),)),
