@@ -25,6 +25,7 @@ from engine.options import Options
 from engine.partition import Partition, checked_inputs
 from engine.parts import Parts
 from engine.passes import PIPELINE, PipelineResult, run_passes
+from engine.passes.symbols import dims_of
 from engine.plan import Append, Plan
 from engine.planner import Written, build_plan, view_roots
 from engine.progress import tell
@@ -84,7 +85,7 @@ def compile_graph(
     roots = view_roots(graph, lambda n: n.key in views)
     on_gpu = {k for k, v in placed.verdicts.items() if v.device == "gpu"} - views
     live = live_nodes(graph, on_gpu, views, symbols)
-    appends = _appends(graph, options, on_gpu & live, roots)
+    appends = _appends(graph, options, on_gpu & live, roots, symbols)
     parts = parts_of(graph, options, target, on_gpu & live, live, roots, symbols, binding, appends)
     weigh = PrologueCosts(graph, binding, target, profile)
     fused = _fused(graph, options, target, on_gpu & live, appends, parts, roots, weigh)
@@ -175,14 +176,22 @@ def _guards(
 
 
 def _appends(
-    graph: Graph, options: Options, on_gpu: Collection[str], roots: Mapping[str, str]
+    graph: Graph,
+    options: Options,
+    on_gpu: Collection[str],
+    roots: Mapping[str, str],
+    symbols: Collection[str],
 ) -> Mapping[str, Append]:
     """The Concats that this plan computes by appending in place: one for each past, other values
-    than that past itself, whose buffer a dispatch can't read and write."""
+    than that past itself, whose buffer a dispatch can't read and write.
+
+    How long they get is known when the call begins: the room is made then.
+    """
     found: dict[str, Append] = {}
     for grown, append in appending_concats(graph).items():
         wanted = (append.past, grown) in options.growing and grown in on_gpu
+        known = dims_of(graph.values[grown].type) <= set(symbols)
         apart = roots.get(append.new, append.new) != append.past
-        if wanted and apart and all(other.past != append.past for other in found.values()):
+        if wanted and known and apart and all(o.past != append.past for o in found.values()):
             found[grown] = append
     return found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -94,6 +95,8 @@ def peek(recorder: Recorder, context: ExecutionContext, name: str) -> Array:
         whole = peek(recorder, context, part.whole).reshape(-1)
         return whole[part.place.indices(int(np.prod(shape)), context.binding)].reshape(shape)
     storage = plan.storages[root]
+    if storage.growing:
+        storage = replace(storage, capacity=evaluate(storage.capacity, context.binding))
     recorder.open(context)
     nbytes = int(storage.nbytes(shape))  # type: ignore[arg-type]
     staging = device.buffer(f"peek {name}", nbytes, READBACK)

@@ -123,10 +123,10 @@ class DeviceValue:
         copy with twice the room, so that appending n times copies O(n) elements. `length` is at
         most what `most_room` says.
         """
-        if self.storage.packing > 1:
-            return self.packed(1).with_room(axis, length)
         storage, filled = self.storage, self.filled
-        fits = storage.growing and storage.axis == axis and int_of(storage.capacity) >= length
+        if storage.packing > 1 or (storage.growing and storage.axis != axis):
+            return self.packed(1).with_room(axis, length)
+        fits = storage.growing and int_of(storage.capacity) >= length
         if fits and filled is not None and filled.count == self.shape[axis]:
             return self
         room = min(max(2 * length, 16), self.most_room(axis))

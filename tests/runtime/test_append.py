@@ -181,3 +181,47 @@ def test_a_value_that_grows_beside_other_uses(others: tuple[str, str], kept: lis
             for value, expected in earlier:
                 np.testing.assert_allclose(np.asarray(value), expected, rtol=1e-5, atol=1e-6)
             past, p = found[0], wanted[0]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "kept"),
+    [
+        ("g = Concat <axis = 1> (past, new) d = Cast <to = 11> (g) y = Cast <to = 1> (d)", "g"),
+        (
+            """g = Concat <axis = 1> (past, new)
+            y = If (p) <then_branch = a () => (float[] r) { r = Concat <axis = 1> (past, g) },
+                        else_branch = b () => (float[] s) { s = Exp(g) }>""",
+            "g",
+        ),
+        ("g = Concat <axis = 1> (past, new) y = Reshape(g, flat)", "gy"),
+        ("g = Concat <axis = 1> (past, new) y = Identity(past)", "gy"),
+        ("g = Concat <axis = 1> (past, new) y = Reshape(past, flat)", "gy"),
+        ("g = Concat <axis = 1> (past, new) t = Neg(past) y = Concat <axis = 0> (past, t)", "gy"),
+        ("g = Concat <axis = 1> (past, past) y = Neg(g)", "g"),
+        (
+            """more = If (p) <then_branch = a () => (float[] r) { r = Exp(new) },
+                           else_branch = b () => (float[] s) { s = Concat <axis = 1> (new, new) }>
+            g = Concat <axis = 1> (past, more) y = Neg(g)""",
+            "g",
+        ),
+    ],
+    ids=["host", "body", "view", "past", "view of past", "two axes", "itself", "open length"],
+)
+def test_what_else_is_done_with_values_that_grow(nodes: str, kept: str) -> None:
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21]>
+        f (float[2, n] past, float[2, k] new, bool p) => (float[] g, float[] y)
+        <int64[1] flat = {{-1}}> {{ {nodes} }}"""
+    )
+    past = keys = np.arange(2, dtype=np.float32).reshape(2, 1)
+    with (
+        engine.InferenceSession(model, device="cpu") as cpu,
+        engine.InferenceSession(model, device="gpu") as gpu,
+    ):
+        for step in range(6):
+            given = {"new": np.full((2, 5), step, np.float32), "p": np.array(step % 2 == 0)}
+            want = cpu.run(None, {**given, "past": keys})
+            got = gpu.run(None, {**given, "past": past}, outputs_on_device=[*kept])
+            for mine, right in zip(got, want, strict=True):
+                np.testing.assert_allclose(np.asarray(mine), right, rtol=1e-5)
+            past, keys = got[0], want[0]
