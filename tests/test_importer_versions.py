@@ -242,6 +242,25 @@ def test_split_attributes(split: list[int] | None) -> None:
     assert np.array_equal(a, x[..., :at]) and np.array_equal(b, x[..., at:])
 
 
+@pytest.mark.parametrize("past", [0, 2])
+@pytest.mark.parametrize("packed", [False, True])
+def test_attention_mask_of_one_column_is_for_all_keys(packed: bool, past: int) -> None:
+    q, new = RNG.normal(size=(2, 1, 2, 4)), RNG.normal(size=(2, 1, 3, 4))
+    before, mask = RNG.normal(size=(2, 1, past, 4)), np.array([[True], [False]])
+    keys = np.concatenate([before, new], axis=2)
+    weights = np.exp(q @ keys.swapaxes(2, 3) / 2)
+    want = weights / weights.sum(-1, keepdims=True) @ keys * mask
+    node = helper.make_node("Attention", ["q", "k", "v", "m"], ["y"])
+    if past:
+        node = helper.make_node("Attention", ["q", "k", "v", "m", "b", "c"], ["y", "nk", "nv"])
+    if packed:
+        node.attribute.extend(helper.make_attribute(f"{n}_num_heads", 1) for n in ("q", "kv"))
+        q, new, want = q[:, 0], new[:, 0], want[:, 0]
+    arrays = [a.astype(np.float32) for a in (q, new, new, *([before, before] if past else []))]
+    y = outputs(node, 23, *arrays[:3], mask, *arrays[3:])[0]
+    np.testing.assert_allclose(y, want, rtol=1e-4, atol=1e-6)
+
+
 @pytest.mark.parametrize("opset", [9, 10])
 def test_topk(opset: int) -> None:
     node = helper.make_node("TopK", ["x"] if opset < 10 else ["x", "k"], ["v", "i"], axis=1)

@@ -311,6 +311,24 @@ def _group_normalization(context: Context, graph: GraphProto, node: NodeProto) -
     return [*made, node]
 
 
+def _mask_column(context: Context, graph: GraphProto, node: NodeProto) -> list[NodeProto]:
+    """Attention-23 with a mask of one column, which is that of all keys, where later forms have it
+    for the first key only => Attention(..., Expand(mask))"""
+    mask, past = (node.input[i] if i < len(node.input) else "" for i in (3, 4))
+    sizes = context.sizes(mask) if mask else None
+    rank = context.rank(node.input[1]) if sizes and sizes[-1] == 1 else None
+    if rank is None:
+        return [node]
+    before, keys, total, wide = (context.fresh(node.output[0]) for _ in range(4))
+    made = [helper.make_node("Shape", [node.input[1]], [keys], start=rank - 2, end=rank - 1)]
+    if past:
+        made.append(helper.make_node("Shape", [past], [before], start=2, end=3))
+        made.append(helper.make_node("Add", [before, keys], [total]))
+    made.append(helper.make_node("Expand", [mask, total if past else keys], [wide]))
+    node.input[3] = wide
+    return [*made, node]
+
+
 _BINARY = ("Add", "Sub", "Mul", "Div", "Pow", "And", "Or", "Xor", "Equal", "Greater", "Less")
 
 LIFTS: tuple[tuple[int, frozenset[str], Rule], ...] = (
@@ -325,6 +343,7 @@ LIFTS: tuple[tuple[int, frozenset[str], Rule], ...] = (
     (14, frozenset({"BatchNormalization"}), _batch_normalization),
     (13, frozenset({"Hardmax"}), _hardmax),
     (9, frozenset({"Scan"}), _scan_lengths),
+    (24, frozenset({"Attention"}), _mask_column),
 )
 
 REPAIRS: tuple[tuple[int, frozenset[str], Rule], ...] = (
