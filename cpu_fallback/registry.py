@@ -113,7 +113,7 @@ class PreparedNode:
             result = self.function(*inputs, spare=spare)
         else:
             result = self.function(*inputs)
-        if isinstance(result, np.ndarray) and self.n_outputs == 1:
+        if isinstance(result, np.ndarray) and self.n_outputs == 1 and result.dtype.kind != "U":
             return [result]
         return _as_outputs(
             result if isinstance(result, tuple) else (result,), self.op_type, self.n_outputs
@@ -257,7 +257,12 @@ def prepare(
 
 
 def _as_value(value: Any) -> Value:
-    return np.asarray(value) if isinstance(value, np.generic) else value
+    """Scalars as arrays; strings as objects, as NumPy's own cut off what others write to them."""
+    if isinstance(value, np.generic):
+        value = np.asarray(value)
+    if isinstance(value, np.ndarray) and value.dtype.kind == "U":
+        return value.astype(object)
+    return value  # type: ignore[no-any-return]
 
 
 def _as_outputs(results: Sequence[Any], op_type: str, n_outputs: int) -> list[Value]:

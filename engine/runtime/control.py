@@ -105,7 +105,7 @@ def _scan(node: Node, inputs: Sequence[Any], run_body: RunBody, shape_of: ShapeO
     collected: list[list[Any]] = [[] for _ in body.outputs[len(states) :]]
     for step in range(length):
         slices = [
-            np.take(s, length - 1 - step if b else step, axis=a)
+            np.asarray(np.take(s, length - 1 - step if b else step, axis=a), s.dtype)
             for s, a, b in zip(scans, axes, backwards, strict=True)
         ]
         outputs = run_body(body, dict(zip(body.inputs, [*states, *slices], strict=True)))

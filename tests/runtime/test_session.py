@@ -416,6 +416,26 @@ def test_strings_come_in_arrays_of_any_kind(words: Array) -> None:
         affine().run(None, {**FEED, "x": words})
 
 
+@pytest.mark.parametrize("made", ["t = Identity(s)", "t = Gather(s, i)", "t = Cast <to = 8> (i)"])
+def test_strings_have_any_length(made: str) -> None:
+    """NumPy's own strings are cut off where longer ones are written to them."""
+    text = f"""g (string[1] s, int64 i, string[1] u) => (string[1] y, string[1] z) {{
+      zero = Constant <value_ints = [0]> ()
+      minus = Constant <value_ints = [-1]> ()
+      {made}
+      one = Reshape(t, minus)
+      y = ScatterElements(one, zero, u)
+      z = Scan(s) <num_scan_inputs: int = 1, body: graph = b (string a) => (string c) {{
+        c = StringConcat(a, a)
+      }}>
+    }}"""
+    feed = {"s": np.array(["a"]), "i": np.array(0), "u": np.array(["much longer " * 3])}
+    with InferenceSession(parse(text), device="cpu") as session:
+        y, z = session.run(None, feed)
+    assert (y.tolist(), z.tolist()) == (["much longer " * 3], ["aa"])
+    assert y.dtype == z.dtype == object
+
+
 def test_a_plan_before_any_call_says_that_sizes_were_made_up() -> None:
     text = """windows (float[1,1,n] x) => (float[1,1,m] y) {
       y = MaxPool <kernel_shape = [3]> (x)
