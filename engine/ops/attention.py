@@ -28,7 +28,7 @@ from engine.ops import (
     yes_if,
 )
 from engine.ops._attention_text import PARTS, Tile, row_text, tile_text
-from engine.ops._fit import alike, fits
+from engine.ops._fit import alike, fits, same
 from engine.ops._shapes import infer_same
 from engine.ops._variants import MAX_TRIPS, choose
 from engine.records import dataclass
@@ -319,17 +319,16 @@ def _supports_rotary(view: NodeView) -> Support:
     for index in (1, 2):
         if not view.dtype(index).is_float or len(view.shape(index)) != wanted:
             return no(f"its cache has the type {view.type(index)}, where rank {wanted} is needed")
-    caches = [view.shape(index)[-1] for index in (1, 2)]
-    return yes_if(
-        *(at_least(half, c, f"{c} columns rotate {half} pairs") for c in caches),
-        *(at_least(c, half, f"{c} columns rotate {half} pairs") for c in caches),
-        at_least(half, 1, "something is rotated"),
-    )
+    return yes_if(at_least(half, 1, "something is rotated"))
 
 
 def _agree_rotary(view: NodeView) -> Iterator[Guard]:
-    """Caches are alike, and positions or rows of caches are given for each entry of the batch."""
+    """Caches are alike, with a column for each pair that is rotated of a head, and positions or
+    rows of caches are given for each entry of the batch."""
     x, cos = heads_of(view, 0, "num_heads"), view.shape(1)
+    rotated = int(view.attr("rotary_embedding_dim", 0)) or x.size
+    yield at_least(x.size, rotated, f"{view.describe()} rotates {rotated} of a head of {x.size}")
+    yield from same(view, cos[-1] * 2, rotated)
     yield from alike(view, cos, view.shape(2))
     rows = view.shape(3) if view.has(3) else cos[:2]
     yield from alike(view, rows, (x.batch, x.length))

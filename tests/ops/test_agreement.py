@@ -52,10 +52,16 @@ CASES = {
         [(3, 3)],
         [(3, 2)],
     ),
+    "RotaryEmbedding": (
+        "float[2, 3, n] a, float[2, 3, m] b",
+        "y = RotaryEmbedding<num_heads = 1, rotary_embedding_dim = 4>(a, b, b)",
+        [(4, 2), (7, 2)],
+        [(4, 1), (2, 2), (8, 4)],
+    ),
 }
 
 
-RANKS = {"Add": 1, "Where": 1, "MatMul batch": 3, "Conv": 3}
+RANKS = {"Add": 1, "Where": 1, "MatMul batch": 3, "Conv": 3, "RotaryEmbedding": 3}
 RANKS |= {"Conv kernel": 3, "Conv without": 3, "ConvTranspose kernel": 3}
 
 
