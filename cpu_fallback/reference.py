@@ -66,13 +66,7 @@ def run(
         "evaluator_cls": ReferenceEvaluator,
     }
     instance: Any = implementation(node, params)
-    return [_as_objects(output) for output in instance.run(*inputs)]
-
-
-def _as_objects(output: Any) -> Any:
-    """Strings as everywhere here, where operators return NumPy's own."""
-    is_text = isinstance(output, np.ndarray) and output.dtype.kind in "US"
-    return output.astype(object) if is_text else output
+    return list(instance.run(*inputs))
 
 
 def attribute_defaults(op_type: str, domain: str, since_version: int) -> dict[str, Any]:

@@ -113,7 +113,7 @@ class PreparedNode:
             result = self.function(*inputs, spare=spare)
         else:
             result = self.function(*inputs)
-        if isinstance(result, np.ndarray) and self.n_outputs == 1 and result.dtype.kind != "U":
+        if isinstance(result, np.ndarray) and self.n_outputs == 1 and result.dtype.kind not in "US":
             return [result]
         return _as_outputs(
             result if isinstance(result, tuple) else (result,), self.op_type, self.n_outputs
@@ -260,7 +260,7 @@ def _as_value(value: Any) -> Value:
     """Scalars as arrays; strings as objects, as NumPy's own cut off what others write to them."""
     if isinstance(value, np.generic):
         value = np.asarray(value)
-    if isinstance(value, np.ndarray) and value.dtype.kind == "U":
+    if isinstance(value, np.ndarray) and value.dtype.kind in "US":
         return value.astype(object)
     return value  # type: ignore[no-any-return]
 
