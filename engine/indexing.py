@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from engine.dims import Dim, evaluate, is_equal, mod, product
+from engine.dims import Dim, at_least, evaluate, is_equal, mod, product
 from engine.ir import Array
 from engine.records import dataclass
 
@@ -50,7 +50,8 @@ class Place:
         """The place of a part of a part, which `other` is the place of; None if it is no `Place`.
 
         With j the place in the middle part, j // row has to be a sum of such terms in i. It is
-        where rows of both end together, or one's rows are made of whole rows of the other.
+        where rows of both end together, or one's rows are made of whole rows of the other: those
+        of its own begin so early in the first that none goes on in the next.
         """
         begin, runs = self.begin + other.begin, dict(self.runs)
         if any(row == 0 for row, _ in (*self.runs, *other.runs)):
@@ -62,8 +63,12 @@ class Place:
                 continue
             if len(self.runs) != 1:
                 return None
-            inner, pitch = self.runs[0][0], sum(self.runs[0], start=0)
-            if mod(row, pitch) == 0:
+            inner, own = self.runs[0]
+            pitch = inner + own
+            early = self.begin == 0 or bool(at_least(own, self.begin).known)
+            passed = 0 if early else self.begin // row
+            if mod(row, pitch) == 0 and (early or at_least(own, self.begin - passed * row).known):
+                begin = begin + passed * gap
                 key = row // pitch * inner
                 runs[key] = runs.get(key, 0) + gap
             elif all(mod(d, row) == 0 for d in (self.begin, inner, pitch)):

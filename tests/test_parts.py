@@ -90,6 +90,27 @@ def test_places_within_places() -> None:
     assert found == 16
 
 
+def test_places_within_places_within_places() -> None:
+    """As above, of three cuts of which the inner two are one place first, as those of a Slice are:
+    the last elements, which lie behind rows that the outermost part skips."""
+    shape = (3, 4, 3, 4)
+    whole = np.arange(np.prod(shape)).reshape(shape)
+    found = 0
+    for axes in itertools.product(range(4), repeat=3):
+        part, places = whole, list[Place]()
+        for axis in axes:
+            size = part.shape[axis]
+            start = min(1, size - 1)
+            places.append(cut_place(part.shape, axis, start, size - start))
+            part = np.take(part, range(start, size), axis=axis)
+        inner = places[2].within(places[1])
+        place = None if inner is None else inner.within(places[0])
+        if place is not None:
+            found += 1
+            np.testing.assert_array_equal(place.indices(part.size, {}), part.reshape(-1))
+    assert found == 48
+
+
 def test_what_is_no_place() -> None:
     assert Place(1).within(Place(0, ((4, 2),))) is None
     assert Place(0, ((3, 1),)).within(Place(0, ((6, 2),))) is None
