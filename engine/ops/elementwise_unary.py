@@ -87,7 +87,7 @@ unary(
 unary("Ceil", "ceil({0})", rule=_symbolic.same)
 unary("Floor", "floor({0})", rule=_symbolic.same)
 unary("Round", "round({0})", since=11, rule=_symbolic.same)
-unary("Sqrt", "sqrt({0})", cost=4)
+unary("Sqrt", "sqrt_f32({0})", FLOAT, cost=4)
 unary("Reciprocal", "{T}(1) / {0}", cost=4)
 unary("Exp", "exp_f32({0})", EXP, cost=20, functions=1, tolerance=2e-6)
 unary("Log", "log_f32({0})", LOG, cost=20, functions=1)

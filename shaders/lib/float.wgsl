@@ -18,8 +18,14 @@ fn infinity_f32() -> f32 {
     return bitcast<f32>(bits);
 }
 
+// Not with masks of bits: LLVM 15 merges them with a select behind them, wrongly for AVX-512.
 fn with_sign(size: f32, sign_of: f32) -> f32 {
-    return bitcast<f32>((bitcast<u32>(size) & 0x7fffffffu) | (bitcast<u32>(sign_of) & 0x80000000u));
+    return select(abs(size), -abs(size), bitcast<i32>(sign_of) < 0);
+}
+
+// Mesa takes the square of a plain sqrt(x) for abs(x).
+fn sqrt_f32(x: f32) -> f32 {
+    return select(sqrt(x), nan_f32(), x < 0.0);
 }
 
 // x * 2^n for n in [-252, 254], in two steps so that neither factor overflows.
