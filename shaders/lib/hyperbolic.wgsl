@@ -4,8 +4,8 @@ fn tanh_f32(x: f32) -> f32 {
     let z = x * x;
     let near = x + x * z * (-0.333332816 + z * (0.133314247 + z * (-0.0537376064
         + z * (0.0206303916 - z * 0.00569349922))));
-    let far = with_sign(1.0 - 2.0 / (exp_f32(2.0 * min(abs(x), 10.0)) + 1.0), x);
-    return select(select(far, near, abs(x) < 0.625), x, is_nan(x));
+    let far = 1.0 - 2.0 / (exp_f32(2.0 * min(abs(x), 10.0)) + 1.0);
+    return select(with_sign(select(far, near, abs(x) < 0.625), x), x, is_nan(x));
 }
 
 fn sinh_f32(x: f32) -> f32 {

@@ -76,7 +76,8 @@ fn cos_near(r: f32) -> f32 {
 fn sin_f32(x: f32) -> f32 {
     let reduced = reduce_angle(x);
     let size = select(sin_near(reduced.r), cos_near(reduced.r), (reduced.quadrant & 1u) != 0u);
-    return select(nan_f32(), select(size, -size, (reduced.quadrant & 2u) != 0u), is_finite(x));
+    let y = select(size, -size, (reduced.quadrant & 2u) != 0u);
+    return select(nan_f32(), select(y, x, x == 0.0), is_finite(x));
 }
 
 fn cos_f32(x: f32) -> f32 {
@@ -91,5 +92,6 @@ fn tan_f32(x: f32) -> f32 {
     let z = r * r;
     let t = r + r * z * (0.333333565 + z * (0.133324345 + z * (0.0540854781 + z * (0.021151675
         + z * (0.01117109 + z * (-0.000332381403 + z * 0.00458311681))))));
-    return select(nan_f32(), select(t, -1.0 / t, (reduced.quadrant & 1u) != 0u), is_finite(x));
+    let y = select(t, -1.0 / t, (reduced.quadrant & 1u) != 0u);
+    return select(nan_f32(), select(y, x, x == 0.0), is_finite(x));
 }

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import engine
 from engine import dims, dtypes
 from engine.dims import Dim
 from engine.errors import ShapeError
@@ -289,6 +291,17 @@ def test_gpu_past_65535_workgroups() -> None:
 
 
 test_engine_on_the_cpu = for_each([CASES[0], _arithmetic()[0], _casts()[3]], check_engine_cpu)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("op", "Sin Tan Asin Atan Sinh Tanh Asinh Atanh Erf".split())
+def test_odd_functions_keep_the_sign_of_zero(op: str) -> None:
+    text = f"""<ir_version: 9, opset_import: ["": 20]>
+    g (float[2] x) => (float[2] y) {{ y = {op}(x) }}"""
+    model = onnx.parser.parse_model(text).SerializeToString()
+    with engine.InferenceSession(model, device="gpu", require_gpu=True) as session:
+        (y,) = session.run(None, {"x": np.array([0.0, -0.0], np.float32)})
+    assert np.signbit(y).tolist() == [False, True]
 
 
 @st.composite
