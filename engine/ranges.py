@@ -155,8 +155,9 @@ class _Analysis:
             rule = _RULES.get(node.op_type) if node.domain == "" else None
             found = rule(_Operands(self, node, index)) if rule is not None else iv.ANY
             full = limits(dtype)
-            self.intervals[name] = found if iv.inside(found, full) else full
-            if dtype.name == "int64" and found != iv.ANY and node.op_type not in _CONTENT_FREE:
+            narrower = iv.inside(found, full)
+            self.intervals[name] = found if narrower else full
+            if narrower and node.op_type not in _CONTENT_FREE:
                 sources = [self.assumed.get(n, frozenset()) for n in node.reads]
                 self.assumed[name] = frozenset().union(*sources)
 

@@ -149,6 +149,17 @@ def test_inputs_are_checked_and_what_follows_is_proven_or_refused() -> None:
     assert str(2**56 + 2**28) in refused.how
 
 
+def test_inputs_are_checked_for_what_follows_through_other_types() -> None:
+    b = Builder()
+    b.input("ids", (3,), "int64")
+    b.constant("seven", 7)
+    b.node("Cast", ("ids",), "short", (3,), "int32")
+    b.node("Cast", ("short",), "long", (3,), "int64")
+    b.node("Mul", ("long", "seven"), "y", (3,), "int64")
+    fit = ranges(b.graph("y")).fits_int32("y")
+    assert fit.ok and fit.inputs == {"ids"}
+
+
 def test_inputs_on_the_device_may_be_any_of_32_bits() -> None:
     b = Builder()
     b.input("ids", (3,), "int64")
