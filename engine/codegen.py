@@ -40,7 +40,7 @@ class Chain:
 
 
 _COMMUTATIVE = frozenset({"Add", "Mul"})
-_SUMS = frozenset({"Add", "Sub", "Sum"})
+_SUMS = frozenset({"Add", "Mean", "Sub", "Sum"})
 
 
 @dataclass(frozen=True)

@@ -186,6 +186,7 @@ def test_the_error_of_a_sum_is_kept() -> None:
         "a = Mul(x, m)  b = Mul(m, x)  y = Sub(a, b)",
         "a = Sub(x, m)  b = Sub(x, m)  y = Sub(a, b)",
         "a = Neg(x)  b = Sum(x, m, a)  y = Sub(b, m)",
+        "a = Neg(x)  y = Mean(a, x, a)",
         "a = Sqrt(x)  y = Mul(a, a)",
     ],
 )
