@@ -218,6 +218,28 @@ def test_clip_bounds(x: Array, bounds: dict[str, float]) -> None:
     assert np.array_equal(found, np.clip(x, low, high))
 
 
+@pytest.mark.parametrize("positive", [True, False])
+def test_a_name_may_be_two_values_in_graphs_side_by_side(positive: bool) -> None:
+    proto = onnx.parser.parse_model(
+        """<ir_version: 5, opset_import: ["" : 10]>
+        g (float[3] x, bool c) => (float[n] y) {
+          y = If (c) <then_branch = a () => (float[3] u) {
+                        t = Cast <to = 11> (x)
+                        w = Clip <min = 0.0, max = 1.0> (t)
+                        u = Cast <to = 1> (w)
+                      },
+                      else_branch = b () => (float[3] v) {
+                        t = Neg(x)
+                        v = Clip <min = -1.0, max = 0.0> (t)
+                      }>
+        }"""
+    )
+    x = np.array([-3, 0.5, 3], np.float32)
+    run = ReferenceEvaluator(to_model(load_model(proto).graph)).run
+    (y,) = run(None, {"x": x, "c": np.array(positive)})
+    assert y.tolist() == ([0, 0.5, 1] if positive else [0, -0.5, -1])
+
+
 @pytest.mark.parametrize("x", [X, HALF], ids=lambda a: str(a.dtype))
 def test_pad_attributes(x: Array) -> None:
     found = first("Pad", "x", 9, x, pads=[0, 1, 0, 2, 0, 0, 1, 0], value=2.5)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnx import ModelProto, NodeProto, TensorProto, helper
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper
 from onnx.defs import get_schema
 from onnx.inliner import inline_selected_functions
 from onnx.shape_inference import InferenceError, infer_shapes
@@ -58,8 +58,11 @@ def expand(model: ModelProto, for_gpu: bool = False) -> ModelProto:
 def _inline_some(model: ModelProto, kinds: Kinds) -> ModelProto:
     """`model` without those calls of `kinds` that kernels can run in parts only."""
     context = Context(model)
-    calls = _calls(model, kinds)
-    fit = [_is_for_gpu(n, context.element(n.input[0])) for n in calls]
+    fit = [
+        _is_for_gpu(node, context.element(node.input[0]))
+        for graph in context.scopes(model)
+        for node in _calls_in(graph, kinds)
+    ]
     if not any(fit):
         return model
     if not all(fit):
@@ -83,7 +86,7 @@ def _inline_some(model: ModelProto, kinds: Kinds) -> ModelProto:
 def _require(model: ModelProto, kinds: Kinds, context: Context) -> None:
     """Puts a Fits in front of each call of `kinds`, as long as there is the whole operator."""
     model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
-    for graph in graphs_of(model.graph):
+    for graph in context.scopes(model):
         nodes: list[NodeProto] = []
         for node in graph.node:
             known = context.type(node.input[0]) if (node.domain, node.op_type) in kinds else None
@@ -136,8 +139,11 @@ def _inline(model: ModelProto, kinds: Kinds, needed: bool) -> ModelProto:
 
 
 def _calls(model: ModelProto, kinds: Kinds) -> list[NodeProto]:
-    graphs = graphs_of(model.graph)
-    return [n for g in graphs for n in g.node if (n.domain, n.op_type) in kinds]
+    return [n for graph in graphs_of(model.graph) for n in _calls_in(graph, kinds)]
+
+
+def _calls_in(graph: GraphProto, kinds: Kinds) -> list[NodeProto]:
+    return [n for n in graph.node if (n.domain, n.op_type) in kinds]
 
 
 def _names(nodes: list[NodeProto]) -> str:

@@ -7,6 +7,7 @@ operators it looks at, and the rule.
 
 from __future__ import annotations
 
+from collections import ChainMap
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 
@@ -28,33 +29,48 @@ from engine.errors import ModelError
 def graphs_of(graph: GraphProto) -> Iterator[GraphProto]:
     """`graph` and every body below it."""
     yield graph
+    for body in _bodies(graph):
+        yield from graphs_of(body)
+
+
+def _bodies(graph: GraphProto) -> Iterator[GraphProto]:
     for node in graph.node:
         for attribute in node.attribute:
-            bodies = [attribute.g] if attribute.type == AttributeProto.GRAPH else attribute.graphs
-            for body in bodies:
-                yield from graphs_of(body)
+            is_one = attribute.type == AttributeProto.GRAPH
+            yield from [attribute.g] if is_one else attribute.graphs
+
+
+Types = ChainMap[str, onnx.TypeProto.Tensor]
+"""By name, those of a graph's values, then those of the graphs around it."""
 
 
 class Context:
-    """What rules need to know of the whole model: types of values, and names not yet taken."""
+    """What rules need to know of the whole model: types of values, and names not yet taken.
+
+    A name is that of a value in the graph that `scopes` gave last, or around it: graphs side by
+    side may use it for others.
+    """
 
     def __init__(self, model: ModelProto) -> None:
         self._model = ModelProto()
         self._model.CopyFrom(model)
-        self._count = 0
+        self._count = self._scope = 0
+
+    def scopes(self, model: ModelProto, inner_first: bool = False) -> Iterator[GraphProto]:
+        """`graphs_of` a model that has the same graphs."""
+        graphs = list(enumerate(graphs_of(model.graph)))
+        for self._scope, graph in reversed(graphs) if inner_first else graphs:
+            yield graph
+
+    @property
+    def _types(self) -> Types:
+        return self._types_of[self._scope]
 
     @cached_property
-    def _types(self) -> dict[str, onnx.TypeProto.Tensor]:
-        found: dict[str, onnx.TypeProto.Tensor] = {}
+    def _types_of(self) -> list[Types]:
+        """Of each graph, in the order of `graphs_of`."""
         inferred = onnx.shape_inference.infer_shapes(self._model)
-        for graph in graphs_of(inferred.graph):
-            for value in (*graph.input, *graph.value_info, *graph.output):
-                if value.type.HasField("tensor_type"):
-                    found[value.name] = value.type.tensor_type
-            for tensor in graph.initializer:
-                made = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
-                found[tensor.name] = made.tensor_type
-        return found
+        return list(_types_within(inferred.graph, ChainMap()))
 
     @cached_property
     def read(self) -> frozenset[str]:
@@ -90,6 +106,20 @@ class Context:
         """A new value name."""
         self._count += 1
         return f"{base}/lifted_{self._count}"
+
+
+def _types_within(graph: GraphProto, around: Types) -> Iterator[Types]:
+    """The types of a graph's values, and then those of every body below it."""
+    found = around.new_child()
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        if value.type.HasField("tensor_type"):
+            found[value.name] = value.type.tensor_type
+    for tensor in graph.initializer:
+        made = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
+        found[tensor.name] = made.tensor_type
+    yield found
+    for body in _bodies(graph):
+        yield from _types_within(body, found)
 
 
 Rule = Callable[[Context, GraphProto, NodeProto], list[NodeProto]]

@@ -237,7 +237,7 @@ def _convert(model: ModelProto, version: int) -> ModelProto:
 
 def _rewrite(model: ModelProto, op_types: frozenset[str], rule: Rule, context: Context) -> None:
     """Replaces nodes by what `rule` makes of them, innermost bodies first."""
-    for graph in reversed(list(graphs_of(model.graph))):
+    for graph in context.scopes(model, inner_first=True):
         if not any(n.op_type in op_types and _is_standard(n) for n in graph.node):
             continue
         nodes: list[NodeProto] = []
