@@ -101,6 +101,7 @@ class Lowerer:
             self._new_derived,
             style,
             self.binding,
+            self._front(group, reader),
         )
         copied = self.parts.copied.get(group.anchor.key)
         if copied is None or op.in_place is None:
@@ -338,6 +339,11 @@ class Lowerer:
                 place = Place(0, ((row, storage.pitch(shape) - row),))
                 found[name] = Reach(place, product(shape), Placed(runs=1))
         return found
+
+    def _front(self, group: Group, anchor: Node) -> dict[str, int]:
+        """How many operators are computed where the anchor loads its inputs."""
+        count = {p.value: len(p.nodes) for p in group.prologues if not p.border}
+        return {n: count[self.root(n)] for n in anchor.inputs if self.root(n) in count}
 
     def _in_front(self, group: Group, call: KernelCall) -> Iterator[Chain]:
         """What is computed in the place of tensors that a kernel loads."""

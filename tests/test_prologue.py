@@ -161,7 +161,7 @@ def test_it_pays_where_few_tiles_load_an_element(outputs: int, pays: bool) -> No
     reason = why_not(group.prologues[0], group.anchor)
     assert (reason == "") == pays
     if not pays:
-        assert reason.startswith("it loads each element 512 times, which would add ")
+        assert reason.startswith("it loads each element 256 times, which would add ")
 
 
 def test_it_pays_on_a_gpu_and_not_in_software() -> None:

@@ -72,12 +72,14 @@ class Loop:
             `columns * reach[0] + reach[1]`.
         channels: how many trips follow each other in the innermost loop, so that a GPU may take
             several at once.
+        front: operators that are computed for each pixel that is loaded.
     """
 
     trips: Dim
     taps: int
     reach: tuple[int, int]
     channels: Dim = 1
+    front: int = 0
 
     def at_once(self, tile: Tile) -> int:
         """Trips that a tile for GPUs takes at once.
@@ -101,7 +103,7 @@ class Loop:
         waves = -(-tiles // lanes) * -(-blocks // stack)
         pixels = self.pixels(tile.columns)
         loads = -(-pixels // 4) if tile.wide else pixels
-        products = tile.rows * tile.columns * self.taps
+        products = tile.rows * tile.columns * self.taps + pixels * self.front
         words = pixels + (tile.rows * self.taps if stack > 1 else 0)
         n = self.at_once(tile)
         return loop_clocks(-(-self.trips // n), waves, n * (products + loads) + 5, n * words)
@@ -201,13 +203,27 @@ def blocks_of(geo: Geometry, tile: Tile) -> Dim:
     return ceildiv(geo.group_out, tile.rows)
 
 
-def usual_way(geo: Geometry, width: Dim, target: Target, step: str = "") -> Way:
-    """The tile that `ways_of` gives where sizes are no reason for another; costs count it."""
+def usual_way(
+    geo: Geometry, width: Dim, target: Target, step: str = "", front: bool = False
+) -> Way:
+    """The tile that `ways_of` gives where sizes are no reason for another; costs count it.
+
+    `front`: something is computed for each pixel that is loaded. Where a pixel meets each channel
+    once only, tiles of more channels and fewer pixels do that less often.
+    """
     if geo.shares:
         # small workgroups fill small maps best
         return Way(Tile(geo.pack, geo.shared_columns, shared=True), (SHARED_BY, 1))
-    columns = software_columns(width) if target.software else 4
-    return Way(Tile(min(geo.pack, 8), columns, step=step), (64, 1))
+    if target.software:
+        return Way(Tile(min(geo.pack, 8), software_columns(width), step=step), (64, 1))
+    rows, columns = (16, 2) if front and is_pointwise(geo.win) and geo.pack == 16 else (8, 4)
+    return Way(Tile(min(geo.pack, rows), columns, step=step), (64, 1))
+
+
+def _small_ways(geo: Geometry, step: str = "") -> tuple[Way, ...]:
+    """Tiles of fewer pixels or sums than the usual one, for small maps."""
+    tiles = (geo.pack, 1), (min(geo.pack, 8), 2)
+    return tuple(Way(Tile(*tile, step=step), (64, 1)) for tile in tiles)
 
 
 def ways_of(
@@ -235,18 +251,18 @@ def _ways_of(
 ) -> list[Way]:
     if geo.style:
         return _styled_ways(geo, width, wide, step)
-    usual, whole = usual_way(geo, width, target, step), divisible(width, 4)
-    pack, columns = usual.tile.rows, usual.tile.columns
+    usual = usual_way(geo, width, target, step, loop.front > 0)
+    columns, whole = usual.tile.columns, divisible(width, 4)
     vector = replace(usual, tile=replace(usual.tile, wide=True), when=(whole,))
     fours = [vector] if wide and columns % 4 == 0 else []
     if target.software or geo.shares:
         return [*fours, usual]
-    few = [Way(Tile(r, c, step=step), (64, 1)) for r, c in ((geo.pack, 1), (pack, 2))]
+    few = _small_ways(geo, step)
     ways = [*(fours if fours and whole.known else [usual]), usual, *few]
     if is_static((rows, width, loop.trips, geo.group_out)):
         return [fastest(geo, ways, rows, width, loop)[1]]
     many = at_least(
-        ceildiv(rows * ceildiv(width, 4), 64) * geo.group * blocks_of(geo, usual.tile), UNITS
+        ceildiv(rows * ceildiv(width, columns), 64) * geo.group * blocks_of(geo, usual.tile), UNITS
     )
     found = [replace(v, when=(*v.when, many)) for v in (*fours, usual)]
     return [*found, few[0]]
@@ -266,7 +282,7 @@ def fastest(
     return times[best], ways[best]
 
 
-def parts_of(geo: Geometry, rows: Dim, width: Dim, loop: Loop) -> int:
+def parts_of(geo: Geometry, rows: Dim, width: Dim, loop: Loop, target: Target) -> int:
     """Parts of the input channels, each a sum of its own, that a small GPU computes fastest.
 
     Sizes must be known.
@@ -274,8 +290,7 @@ def parts_of(geo: Geometry, rows: Dim, width: Dim, loop: Loop) -> int:
     size = geo.batch * geo.group_out * product(geo.win.out)
     channels, trips = geo.group_in, loop.trips
     assert isinstance(size, int) and isinstance(channels, int) and isinstance(trips, int)
-    pack = min(geo.pack, 8)
-    ways = [Way(Tile(r, c), (64, 1)) for r, c in ((pack, 4), (geo.pack, 1), (pack, 2))]
+    ways = [usual_way(geo, width, target, front=loop.front > 0), *_small_ways(geo)]
 
     def clocks(parts: int) -> int:
         part = replace(geo, group=parts, group_in=channels // parts)

@@ -214,6 +214,7 @@ def conv_loads(view: NodeView, geo: Geometry) -> float:
         rows = 4 // step_h if max(height, width, 2 * step_h, 2 * step_w) <= 5 else 1
         seen_h, seen_w = (rows - 1) * step_h + height, 3 * step_w + width
         return group_out * depth * pixels * seen_h * seen_w / (4 * rows)
-    tile = usual_way(geo, integers(win.out)[2], view.target).tile
+    front = kind_of(geo) is Kind.POINTWISE
+    tile = usual_way(geo, integers(win.out)[2], view.target, front=front).tile
     row = (tile.columns - 1) * min(win.strides[2], width) + width
     return -(-group_out // tile.rows) * depth * height * pixels * row / tile.columns

@@ -173,16 +173,22 @@ class Lowering(NodeView):
         derived: Callable[[str, str, Callable[[Array], Array], DType | None], str],
         style: str = "",
         binding: Mapping[str, int] | None = None,
+        front: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__(graph, node, target)
         self.style = style
         self._binding = binding or {}
+        self._front = front or {}
         self._scratch = scratch
         self._derived = derived
 
     def likely(self, dim: Dim) -> int | None:
         """A size in the call that the plan is made for, to choose by: other calls differ."""
         return evaluate(dim, self._binding) if symbols_of(dim) <= self._binding.keys() else None
+
+    def front(self, index: int) -> int:
+        """How many operators are computed for each element of an input that is loaded."""
+        return self._front.get(self.node.inputs[index], 0)
 
     def scratch(self, dtype: DType, shape: Sequence[Dim]) -> str:
         """Name of a new buffer that lives for this node's stages only."""

@@ -203,19 +203,22 @@ def _parts(view: Lowering, geo: Geometry) -> int:
     """Parts of the input channels that are summed by themselves, so that more of a GPU is busy."""
     if view.style or view.target.software or geo.shares or geo.group != 1:
         return 1
-    rows, width, loop = _loop(geo, view.target)
+    rows, width, loop = _loop(geo, view.target, view.front(0))
     sizes = (rows, width, loop.trips, geo.group_in, geo.group_out, geo.batch)
     if view.const(1) is None or not is_static(sizes) or 0 in sizes or rows * width == 1:
         return 1
-    return parts_of(geo, rows, width, loop)
+    return parts_of(geo, rows, width, loop, view.target)
 
 
-def _loop(geo: Geometry, target: Target) -> tuple[Dim, Dim, Loop]:
-    """Rows of tiles of register tiles, pixels of a row, and the inner loop."""
+def _loop(geo: Geometry, target: Target, front: int = 0) -> tuple[Dim, Dim, Loop]:
+    """Rows of tiles of register tiles, pixels of a row, and the inner loop.
+
+    `front`: operators that are computed for each pixel that is loaded.
+    """
     win = geo.win
     if is_pointwise(win):
         n = _at_once(target)
-        loop = Loop(ceildiv(geo.group_in, n), n, (n, 0), floordiv(geo.group_in, n))
+        loop = Loop(ceildiv(geo.group_in, n), n, (n, 0), floordiv(geo.group_in, n), front)
         return geo.batch, product(win.out), loop
     out_d, out_h, out_w = win.out
     width, step = win.kernel[2], win.strides[2]
@@ -223,7 +226,7 @@ def _loop(geo: Geometry, target: Target) -> tuple[Dim, Dim, Loop]:
     times = -(-taps // (MAX_UNROLLED + 1))
     taps = -(-taps // times)
     trips = geo.group_in * product(win.kernel[:2]) * times
-    loop = Loop(trips, taps, (min(step, taps), max(taps - step, 0)), geo.group_in)
+    loop = Loop(trips, taps, (min(step, taps), max(taps - step, 0)), geo.group_in, front)
     return geo.batch * out_d * out_h, out_w, loop
 
 
@@ -249,7 +252,7 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     if strided:
         names = ("in_h", "in_w", "out_h", "out_w", "stride_d", "stride_h", "stride_w")
         more.update(zip(names, (*win.size[1:], *win.out[1:], *win.strides), strict=True))
-    _, _, loop = _loop(geo, view.target)
+    _, _, loop = _loop(geo, view.target, view.front(0))
     found = ways_of(geo, geo.batch, plane, loop, view.target)
     if not geo.shares and not geo.style:
         few = Way(Tile(min(geo.pack, 8), 1), (8, 8), (at_least(2, plane),))
@@ -270,7 +273,7 @@ def _pointwise(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
 
 def _dense(view: Lowering, geo: Geometry, weights: str) -> list[KernelCall]:
     win = geo.win
-    rows, out_w, loop = _loop(geo, view.target)
+    rows, out_w, loop = _loop(geo, view.target, view.front(0))
     plane = product(win.out)
     calls = []
     for way in ways_of(geo, rows, out_w, loop, view.target):

@@ -451,6 +451,17 @@ def test_strips_are_as_high_as_each_other() -> None:
     assert [rows(n, True) for n in (1, 3, 16, 20, 56)] == [{1}, {3}, {16}, {10}, {14}]
 
 
+def test_what_is_computed_in_front_of_a_pointwise_kernel_is_shared_by_more_channels() -> None:
+    def tiles(channels: int, front: int, kernel: int = 1, **of: Any) -> tuple[int, int]:
+        (call,) = lowered(conv((1, 64, 56, 56), (channels, 64, kernel, kernel)), front=front, **of)
+        return call.overrides["ROWS"], call.params["columns"]  # type: ignore[return-value]
+
+    assert tiles(64, front=3) == (16, 2)
+    assert tiles(64, front=0) == tiles(120, front=3) == (8, 4)
+    assert tiles(64, front=3, kernel=3) == (8, 4), "a pixel meets every channel three times"
+    assert tiles(64, front=3, software=True) == tiles(64, front=0, software=True)
+
+
 def test_tiles_with_shared_weights_fill_subgroups() -> None:
     pointwise, dense = Loop(16, 4, (4, 0)), Loop(192, 3, (1, 2))
     assert shared_tile(64, 1, 56 * 56, pointwise) == (32, 4)
