@@ -118,19 +118,21 @@ def generate_loads(
 
     Args:
         tensor: the WGSL name of what the prologue makes.
-        forms: which accessors to write: "load", "load4", "quad", "plane_load", "plane_quad".
+        forms: which accessors to write: "load", "load4", "quad", "plane_load", "plane_quad",
+            "channel_load", "channel_quad".
         planes: whether planes of the tensor are those of what the prologue makes.
     """
     value = graph.tensor(prologue.value)
     if value is None or value.shape is None:
         raise PlanError(f"{prologue.value!r}, which is computed where it is loaded, has no shape")
-    planes = planes and any(form.startswith("plane_") for form in forms)
-    declared = Declarations(graph, storages, value.shape, f"{tensor}_", planes)
+    known = {f.split("_")[0] for f in forms if "_" in f} if planes else set()
+    by = "channel" if known == {"channel"} else "plane" if known else ""
+    declared = Declarations(graph, storages, value.shape, f"{tensor}_", by)
     terms = _terms(declared, prologue.nodes, target)
     kind = value.dtype.wgsl
     texts = []
     for form in forms:
-        wide, in_plane = not form.endswith("load"), form.startswith("plane_")
+        wide, in_plane = not form.endswith("load"), "_" in form
         quad = form.endswith("quad")
         lines, names = _computed(declared, terms, {}, wide, in_plane, quad)
         names.update(_narrowed(declared, lines, prologue.value, names[prologue.value], wide))
@@ -138,7 +140,7 @@ def generate_loads(
         if quad and any(re.search(r"\bi\b", line) for line in lines):
             lines.insert(0, "let i = q * 4u;")
         place = "q: u32" if quad else "i: u32"
-        plane = "p: u32, " if in_plane else ""
+        plane = {"plane": "p: u32, ", "channel": "p: u32, c: u32, "}.get(form.split("_")[0], "")
         result = f"vec4<{kind}>" if wide else kind
         texts.append(_text(f"fn {form}_{tensor}({plane}{place}) -> {result}", lines))
     tensors = {name: value for value, name in declared.tensors.items()}

@@ -119,6 +119,18 @@ def is_by_plane(strides: Sequence[Dim]) -> bool:
     return len(strides) > 2 and all(s == 0 for s in strides[2:])
 
 
+def axes_of_plane(sizes: Sequence[Dim], strides: Sequence[Dim], channels: bool) -> slice:
+    """The axes of a walk `is_by_plane` that tell where it is: batch and channels, or only the
+    latter if all images are alike, where `channels` are known and the plane would be divided.
+
+    Otherwise the plane is as good: what the channel tells is the same for a wave, and of such
+    values a GPU's multiply-add takes one.
+    """
+    both = slice(0, 2)
+    divides = channels and index_map("at", sizes[both], strides[both]).params
+    return slice(1, 2) if divides and strides[0] == 0 else both
+
+
 def merge_axes(
     sizes: Sequence[Dim], strides: Sequence[Dim]
 ) -> tuple[tuple[Dim, ...], tuple[Dim, ...]]:

@@ -25,7 +25,10 @@ from engine.shader import Fused, Kernel, Placed, preprocess, render
 from engine.target import Target
 from engine.tuning import DEFAULT, Tuning, tuned_as
 
-LOADS = ("load", "load4", "quad", "plane_load", "plane_quad")
+LOADS = (
+    *("load", "load4", "quad", "plane_load", "plane_quad"),
+    *("channel_load", "channel_quad"),
+)
 """Accessors by which kernels load."""
 
 

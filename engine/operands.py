@@ -9,7 +9,14 @@ from engine import dims
 from engine.dims import Dim, product
 from engine.errors import PlanError
 from engine.groups import Turned
-from engine.indexing import IndexMap, broadcast_strides, index_map, is_by_plane, row_major
+from engine.indexing import (
+    IndexMap,
+    axes_of_plane,
+    broadcast_strides,
+    index_map,
+    is_by_plane,
+    row_major,
+)
 from engine.ir import Graph, Shape
 from engine.layout import Storage
 from engine.ops import NodeView, Walk, is_scalar_constant
@@ -18,7 +25,11 @@ from engine.records import dataclass
 
 @dataclass(frozen=True)
 class Read:
-    """An operand that comes from outside: a buffer through an index map, or a word of Params."""
+    """An operand that comes from outside: a buffer through an index map, or a word of Params.
+
+    `plane` maps to where it is, if that is one place for a whole plane, from what `number` names:
+    "p", the number of the plane, or "c", that of its channel.
+    """
 
     variable: str
     element: str
@@ -26,12 +37,14 @@ class Read:
     walk: Walk = ((), ())
     mapping: IndexMap | None = None
     plane: IndexMap | None = None
+    number: str = "p"
 
     def load(self, wide: bool, in_plane: bool = False, quad: bool = False) -> str:
         """Expression of the operand at index i, or at the four from i on; `in_plane`: of plane p,
-        which tells where it is if it is one for the whole plane; `quad`: i is 4 * q."""
+        channel c of an image, which tells where it is if it is one for the whole plane; `quad`: i
+        is 4 * q."""
         if in_plane and self.plane is not None:
-            one = f"load_{self.tensor}({_at(self.plane, 'p')})"
+            one = f"load_{self.tensor}({_at(self.plane, self.number)})"
             return f"vec4<{self.element}>({one})" if wide else one
         if self.mapping is None:
             word = f"params.{self.variable}"
@@ -113,7 +126,7 @@ class Declarations:
         graph, storages: what is generated for.
         shape: of the chain's elements.
         prefix: of the names of what is declared.
-        planes: whether operands may be read by plane.
+        planes: whether operands may be read by "plane", or by "channel" too; "" for neither.
         reads: operands by value and walk. mappings: index maps by walk.
         tensors: value to the name of its buffer.
         params: words of Params to their values. fields: the same words to their types, in order.
@@ -124,7 +137,7 @@ class Declarations:
     storages: Mapping[str, Storage]
     shape: Shape
     prefix: str = ""
-    planes: bool = False
+    planes: str = ""
     reads: dict[tuple[str, Walk | None], Read] = field(default_factory=dict)
     mappings: dict[Walk, IndexMap] = field(default_factory=dict)
     tensors: dict[str, str] = field(default_factory=dict)
@@ -175,10 +188,12 @@ class Declarations:
         walk = walk or (self.shape, broadcast_strides(tensor.shape, self.shape))
         variable = f"x{len(self.reads)}_{name}"
         mapping = self._map(f"at_{variable}", walk)
-        plane = None
+        plane, number = None, "p"
         if self.planes and walk[0][:2] == self.shape[:2] and is_by_plane(walk[1]):
-            plane = self._map(f"plane_{variable}", (walk[0][:2], walk[1][:2]))
-        return Read(variable, self.storages[value].element, name, walk, mapping, plane)
+            axes = axes_of_plane(*walk, self.planes == "channel")
+            plane = self._map(f"plane_{variable}", (walk[0][axes], walk[1][axes]))
+            number = "p" if axes.start == 0 else "c"
+        return Read(variable, self.storages[value].element, name, walk, mapping, plane, number)
 
     def _map(self, name: str, walk: Walk) -> IndexMap:
         """The index map of a walk, declared once."""

@@ -15,7 +15,7 @@ from engine import costs
 from engine.costs import DeviceProfile, SizedView, Sizes
 from engine.dims import Dim
 from engine.groups import Prologue
-from engine.indexing import broadcast_strides, index_map, is_by_plane
+from engine.indexing import axes_of_plane, broadcast_strides, index_map, is_by_plane
 from engine.ir import Graph, Node
 from engine.ops import NodeView, bound_inputs, definition
 from engine.target import Target
@@ -84,7 +84,8 @@ class PrologueCosts:
             strides = broadcast_strides(source, shape)
             walk = shape, strides
             if by_plane and is_by_plane(strides):
-                walk = shape[:2], strides[:2]
+                axes = axes_of_plane(shape, strides, not self.target.software)
+                walk = shape[axes], strides[axes]
             divisions = len(index_map("at", *walk).params)
             places[strides] = each * DIVISION_OPS * divisions
         operations += sum(places.values())

@@ -24,7 +24,13 @@ ${SUMS}
 // one count for all of its invocations: in `main` these would count by themselves, as some leave out
 // rows.
 fn add_row(
-    start: u32, weights: u32, first: i32, first_plane: u32, row_step: u32, at_step: u32
+    start: u32,
+    weights: u32,
+    first: i32,
+    group: u32,
+    first_plane: u32,
+    row_step: u32,
+    at_step: u32,
 ) {
     let limit = params.in_w;
     var row = start;
@@ -85,7 +91,7 @@ ${START}
 //# endif
         var at = base + r * params.kernel_w * (PACK / 4u);
 //# if APART
-        add_row(row, at, first, first_plane, row_step, at_step);
+        add_row(row, at, first, group, first_plane, row_step, at_step);
 //# else
 ${SUM}
 //# endif

@@ -54,7 +54,7 @@ def window(
     edges = sorted(edges)
     loads: dict[str, str] = {}
     pointer, place = _pointer(tile, times)
-    form = "plane_{}_x(plane, " if tile.adds_apart else "{}_x("
+    form = "channel_{}_x(plane, in_channel, " if tile.adds_apart else "{}_x("
     if lead is None:
         load = form.format("load")
         loads = {name: f"{load}{place} + {i}u)" for i, name in names.items()}
@@ -76,6 +76,8 @@ def window(
                 names[i] = f"e{i}"
         found.append(lines)
     head = columns_inside(edges, part) if part else []
+    if tile.adds_apart:
+        head.append("let first_in_channel = group * params.group_in;")
     if lead is None:
         head += ["var place = row + u32(first);", "let step = row_step;"]
     else:
@@ -247,17 +249,18 @@ def dense(
         places: what comes in front. products: those of one channel.
         pointer: where its pixels are found from, and from there to those of the next one.
         times: how many channels a trip of the loop takes, or 0 for the only one there is.
-        planes: whether the products read `plane`, which counts channels of all images.
+        planes: whether the products read `in_channel`, and `plane`, which counts all images'.
     """
+    numbers = ["plane", "in_channel"] if planes else []
     if not times:
-        return join([*places, *["let plane = first_plane;"] * planes, *products], 2)
+        return join([*places, *(f"let {n} = first_{n};" for n in numbers), *products], 2)
     name, step = pointer
-    lines = [*["let plane = first_plane + c;"] * planes, *products]
+    lines = [*(f"let {n} = first_{n} + c;" for n in numbers), *products]
     start = ["var ahead = 0u;"] if name == "ahead" else []
     for c in range(1, times):
         # sums with what is the same for all of a workgroup: cheaper than to move on
         to = [f"let {name} = {name} + {c}u * {step};", f"let at = at + {c}u * at_step;"]
-        to += [f"let plane = first_plane + c + {c}u;"] * planes
+        to += [f"let {n} = first_{n} + c + {c}u;" for n in numbers]
         lines += ["{", *indented([*to, *products]), "}"]
     count = f"{times}u * " if times > 1 else ""
     loop = [
@@ -337,14 +340,16 @@ def _channels(tile: Tile, strided: bool, count: int, ahead: int) -> list[str]:
     """The products of `count` channels; the loop counts `ahead` of them."""
     lines, taps, step = [], [], _step(tile, strided)
     form = "quad" if step == 4 else "load"
+    kind, numbers = "channel", ["first_plane", "first_in_channel"]
+    if tile.rolled:
+        kind, numbers = "plane", ["first_plane"]
     for c in range(count):
-        plane = "first_plane + c"
-        if c != ahead:
-            plane += f" + {c - ahead}u" if c > ahead else f" - {ahead - c}u"
+        more = "" if c == ahead else f" + {c - ahead}u" if c > ahead else f" - {ahead - c}u"
+        places = ", ".join(f"{number} + c{more}" for number in numbers)
         pixels: list[str] = []
         for j in range(0, tile.columns, step):
             place = _place(tile, strided, c, j)
-            lines.append(f"let p{c}_{j} = plane_{form}_x({plane}, {place});")
+            lines.append(f"let p{c}_{j} = {kind}_{form}_x({places}, {place});")
             pixels += [f"p{c}_{j}[{k}]" for k in range(4)] if step == 4 else [f"p{c}_{j}"]
         taps.append(pixels)
     lines += tile.multiply(taps, "at")
@@ -375,6 +380,7 @@ def start_of_row(tile: Tile, strided: bool) -> str:
     lines = [
         f"let in_plane = params.in_plane{fours};",
         "let first_plane = (n * params.groups + group) * params.group_in;",
+        *["let first_in_channel = group * params.group_in;"] * (not tile.rolled),
     ]
     if not strided:
         lines.append(f"var row = first_plane * in_plane + column{fours};")

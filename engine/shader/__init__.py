@@ -11,8 +11,9 @@ Tensors are declared as `@group(0) @binding(0) var<storage, read> x: array<T>;` 
 declaration and these functions for how the elements of the value lie in its buffer. `i` counts
 elements in row-major order; the `4` forms take four neighbours from an `i` that 4 divides.
 `quad_x(q)` is `load4_x(4 * q)` for hot loops: GPUs then need one instruction for its place, not
-three, and `plane_quad_x(p, q)` the same for elements of plane p. A file that calls `repeat_index()`
-is dispatched many times in turn, and gets the index of the repetition from a uniform of its own.
+three. `plane_quad_x(p, q)` is the same for elements of plane p, and `channel_quad_x(p, c, q)` if
+that is channel c of an image. A file that calls `repeat_index()` is dispatched many times in turn,
+and gets the index of the repetition from a uniform of its own.
 """
 
 from engine.shader.accessors import Placed, Tensor

@@ -2,6 +2,7 @@
 
 `plane_load_x(p, i)` and `plane_quad_x(p, q)` are the same as those without `plane_`, and say that
 the elements lie in plane p of x: what is computed in the place of a load may need that.
+`channel_load_x(p, c, i)` and `channel_quad_x(p, c, q)` also say which channel of an image that is.
 `max_x(i, v)` makes element i of a u32 tensor v if that is more, whichever invocation comes first; a
 kernel that calls it does nothing else with the tensor.
 """
@@ -118,6 +119,12 @@ def accessors(tensor: Tensor, wide: bool, body: str, native: bool) -> str:
     forms[f"plane_load_{name}"] = f"(p: u32, i: u32) -> {element} {{ return load_{name}(i); }}"
     forms[f"plane_quad_{name}"] = (
         f"(p: u32, q: u32) -> vec4<{element}> {{ return quad_{name}(q); }}"
+    )
+    forms[f"channel_load_{name}"] = (
+        f"(p: u32, c: u32, i: u32) -> {element} {{ return load_{name}(i); }}"
+    )
+    forms[f"channel_quad_{name}"] = (
+        f"(p: u32, c: u32, q: u32) -> vec4<{element}> {{ return quad_{name}(q); }}"
     )
     return "\n".join(f"fn {f}{text}" for f, text in forms.items() if f"{f}(" in body)
 

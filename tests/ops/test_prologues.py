@@ -129,6 +129,26 @@ def test_convolutions(
     assert labels(net, y, target=target) == [IN_FRONT + "Conv"]
 
 
+def test_what_is_one_for_a_channel_takes_no_division() -> None:
+    """Of images that are alike, also if it is not known how many there are."""
+    for weights, pads in (
+        ((16, 3, 1, 1), [0] * 4),
+        ((4, 3, 5, 3), [0] * 4),
+        ((4, 3, 3, 3), [1] * 4),
+    ):
+        net = Net()
+        shift = net.constant(floats(3, 1, 1))
+        x = net.add("Add", net.feed(floats(2, 3, 9, 12), ["n", 3, 9, 12]), shift)
+        y = conv(net, x, *weights, pads=pads)
+        assert labels(net, y) == ["Add + Conv"]
+        with engine.InferenceSession(
+            net.model([y]), device="gpu", profile="integrated", target="baseline"
+        ) as session:
+            for kernel in session.plan(net.feeds).kernels:
+                loads = kernel.wgsl[kernel.wgsl.index("fn channel_") :]
+                assert "params." not in loads[: loads.index("}")]
+
+
 @pytest.mark.parametrize(
     ("a", "b", "side"),
     [

@@ -98,7 +98,7 @@ def test_tiles_leave_room_for_waves_that_compute(case: OpCase, dynamic: bool) ->
         trip = max(text.split("for ("), key=lambda loop: products(loop, kind))
         count = products(trip, kind)
         assert count >= LEAST_PRODUCTS, "a trip's own instructions weigh too much"
-        loads = len(re.findall(r"\b(?:load|load4|quad|plane_load|plane_quad)_[xb]\(", trip))
+        loads = len(re.findall(r"\b(?:load|load4|quad|channel_load|channel_quad)_[xb]\(", trip))
         assert count >= REUSE * loads
 
 
@@ -142,7 +142,7 @@ def test_what_moves_on_is_the_same_for_all(case: OpCase) -> None:
             assert not re.search(r"\b(?:row|place) \+= ", call.text["SUM"])
 
 
-def test_loads_say_their_plane() -> None:
+def test_loads_say_their_channel() -> None:
     """What is computed in front finds what is one for a channel without dividing."""
     for case in (CASES[0], CASES[6], CASES[8], NEVER_OUTSIDE[0]):
         graph, node, _ = inferred(case)
@@ -150,7 +150,7 @@ def test_loads_say_their_plane() -> None:
         assert op is not None
         assert op.by_plane(Lowering(graph, node, Target.baseline(), lambda t: "s", lambda *a: "d"))
         for call in calls(case, dynamic=False):
-            loads = re.findall(r"\b(plane_)?(?:load|quad)_x\(", call.text["SUM"])
+            loads = re.findall(r"\b(channel_)?(?:load|quad)_x\(", call.text["SUM"])
             assert loads and all(loads)
 
 
