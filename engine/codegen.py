@@ -119,7 +119,7 @@ def generate_loads(
     Args:
         tensor: the WGSL name of what the prologue makes.
         forms: which accessors to write: "load", "load4", "quad", "plane_load", "plane_quad",
-            "channel_load", "channel_quad".
+            "channel_load", "channel_quad", "begin".
         planes: whether planes of the tensor are those of what the prologue makes.
     """
     value = graph.tensor(prologue.value)
@@ -132,6 +132,9 @@ def generate_loads(
     kind = value.dtype.wgsl
     texts = []
     for form in forms:
+        if form == "begin":
+            texts.append(_text(f"fn begin_{tensor}() -> u32", ["return 0u;"]))
+            continue
         wide, in_plane = not form.endswith("load"), "_" in form
         quad = form.endswith("quad")
         lines, names = _computed(declared, terms, {}, wide, in_plane, quad)

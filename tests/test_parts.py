@@ -292,6 +292,25 @@ def test_every_type(dtype: str, rows: int) -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("batch", ["3", "N"])
+def test_products_add_where_parts_begin_once(batch: str) -> None:
+    """Parts on both sides, aligned and not, in one piece and with gaps, and behind a chain."""
+    text = f"""products (float[{batch},W,W] x) => (float[p,q,r] y, float[p,q,r] z, float[p,q,r] u)
+      <int64[3] sizes = {{1, 1, 1}}, int64[1] one = {{1}}, int64[1] three = {{3}}> {{ t = Exp(x)
+      a, b, c = Split <axis = 0> (t, sizes)  y = MatMul(a, b)  n = Neg(c)  z = MatMul(n, b)
+      s = Slice(t, one, three, one)  u = MatMul(s, t) }}"""
+    for width in (4, 7, 40):
+        plan = agrees(text, {"x": noise(3, width, width)})
+        assert {"b", "c"} <= plan.parts.of.keys()
+        assert any("{ return params.part_b_begin; }" in kernel.wgsl for kernel in plan.kernels)
+    text = """gemms (float[33,K] x) => (float[k,m] y, float[m,m] z)
+      <int64[3] sizes = {11, 11, 11}> { t = Exp(x)  a, b, c = Split <axis = 0> (t, sizes)
+      y = Gemm <transA = 1> (b, c)  z = Gemm <transB = 1> (c, b) }"""
+    for width in (4, 7, 40):
+        assert {"b", "c"} <= agrees(text, {"x": noise(33, width)}).parts.of.keys()
+
+
+@pytest.mark.gpu
 def test_nothing_is_joined_to_something() -> None:
     text = """empty (float[2,N] x, float[2,M] z) => (float[2,K] y) { a = Neg(x)  b = Exp(z)
       c = Concat <axis = 1> (a, b)  y = Softmax(c) }"""

@@ -123,6 +123,13 @@ class Tile:
         return self.workgroup[0] if self.along_inner else self.workgroup[1]
 
     @property
+    def starts(self) -> tuple[str, str]:
+        """Names of where a and b start. GPUs add where these begin in their buffers only once."""
+        if self.rolled or self.panels or self.b_packed:
+            return "a_start", "b_start"
+        return "a_first", "b_first"
+
+    @property
     def along_inner(self) -> bool:
         """Whether x of a workgroup that shares runs along the inner axis, as b is stored."""
         return self.shared and self.b_transposed
@@ -164,6 +171,10 @@ def _places(tile: Tile) -> Iterator[str]:
 
 def _starts(tile: Tile) -> Iterator[str]:
     """Sums, and where the rows of a and the columns of b start."""
+    a_start, b_start = tile.starts
+    if tile.starts != ("a_start", "b_start"):
+        yield f"let {a_start} = a_start + begin_a();"
+        yield f"let {b_start} = b_start + begin_b();"
     for i in range(tile.rows):
         for j in tile.groups:
             yield f"var sum{i}_{j} = {tile.vector}();"
@@ -172,11 +183,11 @@ def _starts(tile: Tile) -> Iterator[str]:
     if tile.subgroup:
         for i in range(0, tile.rows, 8):
             yield f"let row{i} = min(row + {i}u + lane, params.rows - 1u);"
-            yield f"let a{i} = a_start + row{i}{'' if tile.a_transposed else f' * {tile.pitch}'};"
+            yield f"let a{i} = {a_start} + row{i}{'' if tile.a_transposed else f' * {tile.pitch}'};"
     elif not tile.a_transposed:
         for i in range(tile.rows):
             at = "row" if i == 0 else f"min(row + {i}u, params.rows - 1u)"
-            yield f"let a{i} = a_start + {at} * {tile.pitch};"
+            yield f"let a{i} = {a_start} + {at} * {tile.pitch};"
     if tile.panels:
         for j in tile.groups:
             at = f"(column + {4 * j}u)"
@@ -184,12 +195,12 @@ def _starts(tile: Tile) -> Iterator[str]:
     elif tile.b_transposed:
         for c in range(tile.columns):
             at = f"min(column + {c}u, params.columns - 1u)"
-            yield f"let b{c} = {at if tile.b_packed else f'b_start + {at} * {tile.pitch}'};"
+            yield f"let b{c} = {at if tile.b_packed else f'{b_start} + {at} * {tile.pitch}'};"
             if tile.inner_by_four and not tile.b_packed:
                 yield f"let b{c}_quad = b{c} / 4u;"
     elif not tile.columns_by_four:
         for c in range(tile.columns):
-            yield f"let b{c} = b_start + min(column + {c}u, params.columns - 1u);"
+            yield f"let b{c} = {b_start} + min(column + {c}u, params.columns - 1u);"
     else:
         yield "let columns_quad = params.columns / 4u;"
         for j in tile.groups:
@@ -198,7 +209,7 @@ def _starts(tile: Tile) -> Iterator[str]:
                 if j == 0 and not tile.shared
                 else f"min(column + {4 * j}u, params.columns - 4u)"
             )
-            yield f"let b{j} = (b_start + {at}) / 4u;"
+            yield f"let b{j} = ({b_start} + {at}) / 4u;"
 
 
 def _zeros(tile: Tile) -> Iterator[str]:
@@ -287,7 +298,7 @@ def _block(tile: Tile, steps: int) -> Iterator[str]:
         elif tile.a_transposed and tile.rows_by_four:
             for i in range(0, tile.rows, 4):
                 at = f"min(row + {i}u, params.rows - 4u)"
-                yield f"let p{q}_{i} = load4_a(a_start + (k + {q}u) * params.rows + {at});"
+                yield f"let p{q}_{i} = load4_a({tile.starts[0]} + (k + {q}u) * params.rows + {at});"
         if not tile.rolled:
             for i in range(tile.rows):
                 yield from _products(tile, wide, q, i)
@@ -325,7 +336,7 @@ def _row(tile: Tile, wide: bool, q: int, i: int) -> str:
     if tile.rows_by_four:
         return f"p{q}_{i // 4 * 4}[{i % 4}]"
     at = f"min(row + {i}u, params.rows - 1u)"
-    return f"load_a(a_start + (k + {q}u) * params.rows + {at})"
+    return f"load_a({tile.starts[0]} + (k + {q}u) * params.rows + {at})"
 
 
 def _columns(tile: Tile, wide: bool, q: int, j: int) -> str:

@@ -3,6 +3,8 @@
 `plane_load_x(p, i)` and `plane_quad_x(p, q)` are the same as those without `plane_`, and say that
 the elements lie in plane p of x: what is computed in the place of a load may need that.
 `channel_load_x(p, c, i)` and `channel_quad_x(p, c, q)` also say which channel of an image that is.
+`begin_x()` is what a kernel that calls it adds to where it starts to read x: the place of the first
+element, where all lie side by side from there. Otherwise it is 0, and each access finds its place.
 `max_x(i, v)` makes element i of a u32 tensor v if that is more, whichever invocation comes first; a
 kernel that calls it does nothing else with the tensor.
 """
@@ -10,6 +12,7 @@ kernel that calls it does nothing else with the tensor.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from engine.errors import ShaderError
 from engine.records import dataclass
@@ -100,6 +103,9 @@ def accessors(tensor: Tensor, wide: bool, body: str, native: bool) -> str:
         native: its elements are of type f16.
     """
     name, element = tensor.name, tensor.element
+    begin = "0u"
+    if f"begin_{name}(" in body and _begins_once(tensor, body):
+        begin, tensor = f"params.part_{name}_begin", replace(tensor, placed=None)
     if is_atomic(tensor, body):
         return f"fn max_{name}(i: u32, v: u32) {{ atomicMax(&{name}[i], v); }}"
     if native:
@@ -126,7 +132,16 @@ def accessors(tensor: Tensor, wide: bool, body: str, native: bool) -> str:
     forms[f"channel_quad_{name}"] = (
         f"(p: u32, c: u32, q: u32) -> vec4<{element}> {{ return quad_{name}(q); }}"
     )
+    forms[f"begin_{name}"] = f"() -> u32 {{ return {begin}; }}"
     return "\n".join(f"fn {f}{text}" for f, text in forms.items() if f"{f}(" in body)
+
+
+def _begins_once(tensor: Tensor, body: str) -> bool:
+    """Whether the first element tells where all others that `body` accesses lie."""
+    placed = tensor.placed
+    if placed is None or not placed.shifted or placed.runs or tensor.packing > 1:
+        return False
+    return tensor.in_fours or not is_wide([replace(tensor, placed=None)], body)
 
 
 def _places(tensor: Tensor, wide: bool) -> tuple[str, str, str, str]:
