@@ -261,11 +261,16 @@ def _ways_of(
     ways = [*(fours if fours and whole.known else [usual]), usual, *few]
     if is_static((rows, width, loop.trips, geo.group_out)):
         return [fastest(geo, ways, rows, width, loop)[1]]
-    many = at_least(
-        ceildiv(rows * ceildiv(width, columns), 64) * geo.group * blocks_of(geo, usual.tile), UNITS
-    )
-    found = [replace(v, when=(*v.when, many)) for v in (*fours, usual)]
-    return [*found, few[0]]
+    one, two = few
+    # of 16 channels, one pixel makes as much of a load as two pixels do of 8
+    found = [*fours, usual, *([two] if geo.pack < 16 else [])]
+    return [*(replace(w, when=(*w.when, _busy(geo, w.tile, rows, width))) for w in found), one]
+
+
+def _busy(geo: Geometry, tile: Tile, rows: Dim, width: Dim) -> Guard:
+    """Whether there are so many tiles that each unit has a wave."""
+    waves = ceildiv(rows * ceildiv(width, tile.columns), 64)
+    return at_least(waves * geo.group * blocks_of(geo, tile), UNITS)
 
 
 def fastest(

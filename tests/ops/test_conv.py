@@ -100,6 +100,13 @@ CONV = [
     conv((1, 4, 9, 12), (8, 1, 3, 3), group=4, dilations=[2, 2], pads=[2, 2, 2, 2]),
     conv((1, 4, 19, 17), (4, 1, 3, 3), group=4, strides=[3, 3], pads=[1, 1, 1, 1]),
 ]
+TWO_PIXELS = [
+    conv((1, 5, 64, 64), (3, 5, 1, 1)),
+    conv((2, 6, 47, 51), (8, 6, 1, 1)),
+    conv((1, 3, 64, 65), (6, 3, 3, 3), pads=[1, 1, 1, 1]),
+]
+"""Maps that keep all units busy by two pixels an invocation, and not by four."""
+CONV += TWO_PIXELS
 LONG = [
     conv((1, 1, 300), (4, 1, 100), strides=[2], pads=[49, 49]),
     conv((2, 1, 64), (8, 1, 24), pads=[5, 17]),
@@ -139,6 +146,7 @@ TRANSPOSED = [
     transposed((1, 8, 20, 20), (8, 24, 2, 2), strides=[2, 2]),
     transposed((2, 8, 9, 16), (8, 12, 4, 4), strides=[2, 2], pads=[1, 1, 1, 1]),
     transposed((1, 8, 3, 50), (8, 20, 1, 8), strides=[1, 4], pads=[0, 2, 0, 3]),
+    transposed((1, 4, 64, 64), (4, 3, 2, 3), strides=[2, 2]),
 ]
 CASES = CONV + TRANSPOSED
 

@@ -154,6 +154,17 @@ def test_loads_say_their_channel() -> None:
             assert loads and all(loads)
 
 
+def test_of_few_channels_two_pixels_come_before_one() -> None:
+    """What a load takes besides is as much for four products as for 16."""
+    for channels, expected in ((4, [4, 2, 1]), (8, [4, 2, 1]), (64, [4, 1])):
+        found = [
+            (c.params["columns"], len(c.when))
+            for c in calls(conv((1, 64, 9, 9), (channels, 64, 1, 1)), dynamic=True)
+        ]
+        assert list(dict.fromkeys(columns for columns, _ in found)) == expected
+        assert found[-1][1] == 0 < min(when for _, when in found[:-1])
+
+
 @pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
 def test_taps_of_a_long_kernel_are_tested_only_where_some_are_outside(dynamic: bool) -> None:
     """With one channel, for which there is no loop that tests could stand in front of."""
