@@ -119,7 +119,7 @@ def generate_loads(
     Args:
         tensor: the WGSL name of what the prologue makes.
         forms: which accessors to write: "load", "load4", "quad", "plane_load", "plane_quad",
-            "channel_load", "channel_quad", "begin".
+            "channel_load", "channel_quad", "begin", "lane".
         planes: whether planes of the tensor are those of what the prologue makes.
     """
     value = graph.tensor(prologue.value)
@@ -135,14 +135,16 @@ def generate_loads(
         if form == "begin":
             texts.append(_text(f"fn begin_{tensor}() -> u32", ["return 0u;"]))
             continue
-        wide, in_plane = not form.endswith("load"), "_" in form
+        wide, in_plane = form in ("load4", "quad") or form.endswith("_quad"), "_" in form
         quad = form.endswith("quad")
         lines, names = _computed(declared, terms, {}, wide, in_plane, quad)
         names.update(_narrowed(declared, lines, prologue.value, names[prologue.value], wide))
         lines.append(f"return {names[prologue.value]};")
         if quad and any(re.search(r"\bi\b", line) for line in lines):
             lines.insert(0, "let i = q * 4u;")
-        place = "q: u32" if quad else "i: u32"
+        if form == "lane":
+            lines.insert(0, "let i = q * 4u + k;")
+        place = "q: u32" if quad else "q: u32, k: u32" if form == "lane" else "i: u32"
         plane = {"plane": "p: u32, ", "channel": "p: u32, c: u32, "}.get(form.split("_")[0], "")
         result = f"vec4<{kind}>" if wide else kind
         texts.append(_text(f"fn {form}_{tensor}({plane}{place}) -> {result}", lines))

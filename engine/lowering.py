@@ -27,7 +27,7 @@ from engine.tuning import DEFAULT, Tuning, tuned_as
 
 LOADS = (
     *("load", "load4", "quad", "plane_load", "plane_quad"),
-    *("channel_load", "channel_quad", "begin"),
+    *("channel_load", "channel_quad", "begin", "lane"),
 )
 """Accessors by which kernels load."""
 

@@ -37,7 +37,7 @@ def _strips(win: Windows, planes: Dim, software: bool) -> list[tuple[Strip, tupl
     if strip.kernel is None:
         return [(strip, ())] if software else _strips_by_rows(win, planes)
     height, width = strip.kernel
-    strip = replace(strip, edge_rows=win.edges(strip.rows, axis=1), singles=software)
+    strip = replace(strip, edge_rows=win.edges(strip.rows, axis=1), software=software)
     whole, pad = divisible(win.out[2], 4), win.begin[2]
     if software and software_columns(win.out[2]) == 7 and whole.known is False:
         strip = replace(strip, columns=7)

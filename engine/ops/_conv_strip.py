@@ -33,9 +33,10 @@ class Strip:
     `kernel` and `strides` (height, width) are known where the text is unrolled over them.
     `wide` stores four pixels at once: the row length must be a multiple of four. With `lead`, rows
     of the input are multiples of four long, `first + lead` is one, and pixels are loaded by fours.
-    Of fours with one pixel that is needed, that one is loaded with `singles`: half as dear for
-    software, while a GPU takes as long, and longer for the place.
     `edge_rows` and `edges` are the rows and columns of its pixels that may be outside of the input.
+    `software`: pixels outside are zeros, and of fours with one pixel that is needed, that one is
+    loaded, which is half as dear. A GPU leaves out rows outside, and loads fours of which it needs
+    the first: its compiler drops what is behind the last one.
     `rolled` is a loop over the rows of the input, for drivers that take long to compile unrolled
     text: each adds to the rows of the output that it belongs to, and the oldest of these is stored.
     It needs a known kernel, of depth 1.
@@ -49,7 +50,7 @@ class Strip:
     strides: tuple[int, int] = (1, 1)
     wide: bool = False
     lead: int | None = None
-    singles: bool = False
+    software: bool = False
     edge_rows: frozenset[int] = frozenset()
     edges: frozenset[int] = frozenset()
     rolled: bool = False
@@ -169,16 +170,29 @@ class Strip:
         """Loads row `r`; adds it to rows of sums, each with the row of the kernel that it meets."""
         step = self.strides[1]
         lines, names = self._pixels(r, (self.columns - 1) * step + width)
+        at_edge = bool(self.edge_rows) if self.rolled else r in self.edge_rows
+        if at_edge:
+            top = "top" if self.rolled else "first_h"
+            lines.append(f"let inside{r} = u32({top} + {r}) < params.in_h;")
+        row_test = [f"inside{r}"] * (at_edge and self.software)
+        summed = []
+        for i, name in enumerate(names):
+            within = row_test + [f"in_{i}"] * (i in self.edges)
+            if within:
+                names[i] = f"e{r}_{i}"
+                summed.append(f"let {names[i]} = select(0.0, {name}, {' && '.join(within)});")
         for row, ky in sums:
-            lines += [
+            summed += [
                 f"s{row}_{j} += {names[j * step + kx]} * w{ky * width + kx};"
                 for kx in range(width)
                 for j in range(self.columns)
             ]
-        return lines
+        if at_edge and not self.software:
+            summed = [f"if (inside{r}) {{", *indented(summed), "}"]
+        return [*lines, *summed]
 
     def _pixels(self, r: int, count: int) -> tuple[list[str], list[str]]:
-        """Declarations of the first `count` pixels of row `r` of the strip, and their names."""
+        """Loads of the first `count` pixels of row `r` of the strip, and their names."""
         names = [f"p{r}_{i}" for i in range(count)]
         if self.lead is None:
             lines = [f"let row{r} = u32(corner) + {r}u * params.in_w;"]
@@ -191,23 +205,20 @@ class Strip:
                 inside = [
                     i for i in range(start + 4 * quad, start + 4 * quad + 4) if 0 <= i < count
                 ]
-                if self.singles and len(inside) == 1:
+                if self.software and len(inside) == 1:
                     (i,) = inside
                     place = f"u32(corner + {i}) + {r}u * params.in_w"
                     lines.append(f"let {names[i]} = load_x({place});")
                     continue
+                if not self.software and (inside[0] - start) % 4:
+                    lines += [
+                        f"let {names[i]} = lane_x(row{r} + {quad}u, {(i - start) % 4}u);"
+                        for i in inside
+                    ]
+                    continue
                 lines.append(f"let q{r}_{quad} = quad_x(row{r} + {quad}u);")
                 for i in inside:
                     names[i] = f"q{r}_{quad}[{(i - start) % 4}]"
-        at_edge = bool(self.edge_rows) if self.rolled else r in self.edge_rows
-        if at_edge:
-            top = "top" if self.rolled else "first_h"
-            lines.append(f"let inside{r} = u32({top} + {r}) < params.in_h;")
-        for i in range(count):
-            within = [f"inside{r}"] * at_edge + [f"in_{i}"] * (i in self.edges)
-            if within:
-                lines.append(f"let e{r}_{i} = select(0.0, {names[i]}, {' && '.join(within)});")
-                names[i] = f"e{r}_{i}"
         return lines, names
 
     def store(self) -> str:

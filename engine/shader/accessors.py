@@ -3,6 +3,7 @@
 `plane_load_x(p, i)` and `plane_quad_x(p, q)` are the same as those without `plane_`, and say that
 the elements lie in plane p of x: what is computed in the place of a load may need that.
 `channel_load_x(p, c, i)` and `channel_quad_x(p, c, q)` also say which channel of an image that is.
+`lane_x(q, k)` is element k of `quad_x(q)`.
 `begin_x()` is what a kernel that calls it adds to where it starts to read x: the place of the first
 element, where all lie side by side from there. Otherwise it is 0, and each access finds its place.
 `max_x(i, v)` makes element i of a u32 tensor v if that is more, whichever invocation comes first; a
@@ -120,6 +121,7 @@ def accessors(tensor: Tensor, wide: bool, body: str, native: bool) -> str:
         forms = _plain_forms(tensor, wide)
     if not wide and (native or tensor.packing == 1):
         forms.update(_lane_forms(tensor))
+    if not wide or tensor.packing > 1:
         for _ in range(2):
             body += "".join(text for f, text in forms.items() if f"{f}(" in body)
     forms[f"plane_load_{name}"] = f"(p: u32, i: u32) -> {element} {{ return load_{name}(i); }}"
@@ -163,6 +165,7 @@ def _plain_forms(tensor: Tensor, wide: bool) -> dict[str, str]:
     """Accessors of a tensor whose elements have a word each."""
     name, element = tensor.name, tensor.element
     start, one, four, quad = _places(tensor, wide)
+    lane = f"{quad}[k]"
     value, value4, test, test4 = "v", "v", "", ""
     if element == "bool":
         value, test = "select(0u, 1u, v)", " != 0u"
@@ -173,6 +176,7 @@ def _plain_forms(tensor: Tensor, wide: bool) -> dict[str, str]:
         f"load_{name}": f"(i: u32) -> {element} {{ {start}return {one}{test}; }}",
         f"load4_{name}": f"(i: u32) -> vec4<{element}> {{ {start}return {four}{test4}; }}",
         f"quad_{name}": f"(q: u32) -> vec4<{element}> {{ return {quad}{test4}; }}",
+        f"lane_{name}": f"(q: u32, k: u32) -> {element} {{ return {lane}{test}; }}",
         f"store_{name}": f"(i: u32, v: {element}) {{ {start}{one} = {value}; }}",
         f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {start}{four} = {value4}; }}",
     }
@@ -182,10 +186,12 @@ def _native_forms(tensor: Tensor, wide: bool) -> dict[str, str]:
     """Accessors of a tensor of f16, where kernels have that type: any invocation may store one."""
     name = tensor.name
     start, one, four, quad = _places(tensor, wide)
+    lane = f"{quad}[k]"
     return {
         f"load_{name}": f"(i: u32) -> f32 {{ {start}return f32({one}); }}",
         f"load4_{name}": f"(i: u32) -> vec4<f32> {{ {start}return vec4<f32>({four}); }}",
         f"quad_{name}": f"(q: u32) -> vec4<f32> {{ return vec4<f32>({quad}); }}",
+        f"lane_{name}": f"(q: u32, k: u32) -> f32 {{ return f32({lane}); }}",
         f"store_{name}": f"(i: u32, v: f32) {{ {start}{one} = f16(narrow_f16(v)); }}",
         f"store4_{name}": (
             f"(i: u32, v: vec4<f32>) {{ {start}{four} = vec4<f16>(narrow4_f16(v)); }}"
@@ -207,6 +213,7 @@ def _packed_forms(tensor: Tensor, wide: bool) -> dict[str, str]:
         f"load_{name}": f"(i: u32) -> {element} {{ return unpack_{form}({word}, {lane}); }}",
         f"load4_{name}": f"(i: u32) -> vec4<{element}> {{ return unpack4_{form}({four}); }}",
         f"quad_{name}": f"(q: u32) -> vec4<{element}> {{ return unpack4_{form}({name}[q]); }}",
+        f"lane_{name}": f"(q: u32, k: u32) -> {element} {{ return load_{name}(q * 4u + k); }}",
         f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {four} = pack4_{form}(v); }}",
     }
 
@@ -224,5 +231,6 @@ def _lane_forms(tensor: Tensor) -> dict[str, str]:
     return {
         f"load4_{name}": f"(i: u32) -> vec4<{element}> {{ return vec4<{element}>({loads}); }}",
         f"quad_{name}": f"(q: u32) -> vec4<{element}> {{ return load4_{name}(q * 4u); }}",
+        f"lane_{name}": f"(q: u32, k: u32) -> {element} {{ return load_{name}(q * 4u + k); }}",
         f"store4_{name}": f"(i: u32, v: vec4<{element}>) {{ {' '.join(stores)} }}",
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -448,6 +449,44 @@ def test_open_widths_end_in_the_midst_of_a_large_tile(
 ) -> None:
     monkeypatch.setattr(targets, "is_software", lambda kind: True)
     check_gpu(conv((1, 4, 9, width), (8, 4, 3, 3), pads=[1, 1, 1, 1]), dynamic=True)
+
+
+@pytest.mark.parametrize("size", [3, 5])
+def test_gpus_leave_out_rows_outside_of_a_strip(size: int) -> None:
+    case = conv((1, 8, 24, 24), (8, 1, size, size), group=8, pads=[size // 2] * 4)
+    for software in (False, True):
+        text = lowered(case, software=software)[0].text["TAPS"]
+        assert text.count("if (inside") == (0 if software else size - 1)
+        assert bool(re.search(r"select\(.*inside", text)) == software
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_strips_keep_what_is_not_finite(dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_TARGET", "baseline")
+    for size, width in ((3, 12), (5, 16), (3, 13)):
+        plain = conv((1, 3, 9, width), (3, 1, size, size), group=3, pads=[size // 2] * 4)
+        values, *rest = arrays(plain)
+        for number, row, column in ((np.nan, 0, 0), (np.inf, 4, 3), (-np.inf, 8, width - 1)):
+            broken = values.copy()
+            broken[0, :, row, column] = number
+            case = plain.replace(inputs=(broken, *rest), oracle="fallback")
+            check_gpu(case.replace(constants=()) if dynamic else case, dynamic=dynamic)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("target", ["baseline", "adapter"])
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize(("width", "pad"), [(12, 1), (16, 2), (13, 1)])
+def test_strips_of_narrow_types(
+    kind: str, width: int, pad: int, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of a strip's pixels begin within four neighbours, and these within words."""
+    monkeypatch.setenv("ENGINE_TARGET", target)
+    size = 2 * pad + 1
+    case = conv((1, 3, 9, width), (3, 1, size, size), group=3, pads=[pad] * 4, bias=False)
+    inputs = tuple((spec[0], kind) for spec in case.inputs if spec is not None)
+    check_gpu(case.replace(inputs=inputs, oracle="fallback", tol=2e-2))
 
 
 def test_strips_are_as_high_as_each_other() -> None:
