@@ -39,6 +39,10 @@ def _strips(win: Windows, planes: Dim, software: bool) -> list[tuple[Strip, tupl
     height, width = strip.kernel
     strip = replace(strip, edge_rows=win.edges(strip.rows, axis=1), software=software)
     whole, pad = divisible(win.out[2], 4), win.begin[2]
+    if not software:
+        # a test on one side compares with what is the same for all invocations
+        top, left = (n if isinstance(n, int) else None for n in win.begin[1:])
+        strip = replace(strip, begin=(top, left))
     if software and software_columns(win.out[2]) == 7 and whole.known is False:
         strip = replace(strip, columns=7)
     found = [(replace(strip, wide=True), (whole,)), (strip, ())]

@@ -34,6 +34,7 @@ class Strip:
     `wide` stores four pixels at once: the row length must be a multiple of four. With `lead`, rows
     of the input are multiples of four long, `first + lead` is one, and pixels are loaded by fours.
     `edge_rows` and `edges` are the rows and columns of its pixels that may be outside of the input.
+    From `begin` on, the padding in front, they are outside behind the last one only.
     `software`: pixels outside are zeros, and of fours with one pixel that is needed, that one is
     loaded, which is half as dear. A GPU leaves out rows outside, and loads fours of which it needs
     the first: its compiler drops what is behind the last one.
@@ -53,6 +54,7 @@ class Strip:
     software: bool = False
     edge_rows: frozenset[int] = frozenset()
     edges: frozenset[int] = frozenset()
+    begin: tuple[int | None, int | None] = (None, None)
     rolled: bool = False
     width: int = 0
     dilation: int = 1
@@ -164,7 +166,14 @@ class Strip:
         return [f"let w{i} = load_w(at + {i}u);" for i in taps]
 
     def _columns_inside(self) -> list[str]:
-        return [f"let in_{i} = u32(first + {i}) < params.in_w;" for i in sorted(self.edges)]
+        return [f"let in_{i} = {self._inside('first', i, 1)};" for i in sorted(self.edges)]
+
+    def _inside(self, first: str, i: int, axis: int) -> str:
+        """Whether the row (axis 0) or column (1) `i` behind `first` is inside."""
+        begin, size = self.begin[axis], f"params.in_{'hw'[axis]}"
+        if begin is not None and i >= begin:
+            return f"{first} < i32({size}) - {i}"
+        return f"u32({first} + {i}) < {size}"
 
     def _products(self, r: int, width: int, sums: Sequence[tuple[int, int]]) -> list[str]:
         """Loads row `r`; adds it to rows of sums, each with the row of the kernel that it meets."""
@@ -173,7 +182,7 @@ class Strip:
         at_edge = bool(self.edge_rows) if self.rolled else r in self.edge_rows
         if at_edge:
             top = "top" if self.rolled else "first_h"
-            lines.append(f"let inside{r} = u32({top} + {r}) < params.in_h;")
+            lines.append(f"let inside{r} = {self._inside(top, r, 0)};")
         row_test = [f"inside{r}"] * (at_edge and self.software)
         summed = []
         for i, name in enumerate(names):
