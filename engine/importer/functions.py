@@ -86,7 +86,7 @@ def _inline_some(model: ModelProto, kinds: Kinds) -> ModelProto:
 def _require(model: ModelProto, kinds: Kinds, context: Context) -> None:
     """Puts a Fits in front of each call of `kinds`, as long as there is the whole operator."""
     model.opset_import.append(helper.make_opsetid(DOMAIN, 1))
-    for graph in context.scopes(model):
+    for graph in context.scopes(model, inner_first=True):
         nodes: list[NodeProto] = []
         for node in graph.node:
             known = context.type(node.input[0]) if (node.domain, node.op_type) in kinds else None

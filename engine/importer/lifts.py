@@ -57,7 +57,8 @@ class Context:
         self._count = self._scope = 0
 
     def scopes(self, model: ModelProto, inner_first: bool = False) -> Iterator[GraphProto]:
-        """`graphs_of` a model that has the same graphs."""
+        """`graphs_of` a model that has the same graphs; `inner_first` where nodes are replaced, as
+        a graph that is in one may be a copy then."""
         graphs = list(enumerate(graphs_of(model.graph)))
         for self._scope, graph in reversed(graphs) if inner_first else graphs:
             yield graph
