@@ -38,11 +38,17 @@ class Tuning:
 
 @dataclass(frozen=True)
 class Trial(Tuning):
-    """The style at one place of each operator's list, for the tuner to measure."""
+    """What the tuner measures, at the sizes of its own calls: of a trial no plan is kept or found.
 
-    place: int = 0
+    Attributes:
+        place: of a style in each operator's list; None: `styles` count.
+    """
+
+    place: int | None = None
 
     def choose(self, tuned: str, offered: tuple[str, ...]) -> str:
+        if self.place is None:
+            return super().choose(tuned, offered)
         return offered[self.place] if self.place < len(offered) else DEFAULT
 
 

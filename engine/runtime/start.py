@@ -32,6 +32,7 @@ from engine.records import dataclass
 from engine.runtime import cache
 from engine.runtime.face import Face
 from engine.runtime.prepared import Prepared, StoredPlan
+from engine.tuning import Trial
 
 if TYPE_CHECKING:
     from engine.passes import PipelineResult
@@ -97,8 +98,11 @@ def identity(model: object, now: float) -> str | None:
 def name(identity: str, options: Options, *about: object) -> str | None:
     """Name of the file for a model and `about`: the adapter, its target and profile.
 
-    None if nothing is kept, as where the tuner tries styles of kernels.
+    None if nothing is kept: where the tuner tries styles of kernels, and a plan for other sizes
+    would have it measure those.
     """
+    if isinstance(options.tuning, Trial):
+        return None
     try:
         text, _ = serialize.dump((options, *about))
     except serialize.NotSerializableError:

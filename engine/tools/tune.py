@@ -99,7 +99,7 @@ def tune(
                 times = _least(times, _call_times(session, feeds)[0])
         return times, plan
 
-    default, plan = measured(Tuning(), "default style")
+    default, plan = measured(Trial(), "default style")
     offered = _offered(plan)
     all_rounds = max((len(styles) for styles, _ in offered.values()), default=0)
     found, rounds = _measure_styles(measured, plan, offered, all_rounds, deadline)
@@ -138,8 +138,8 @@ def _fastest(
     }
     if not better:
         return better, default, default
-    tuned, _ = measured(Tuning(better), "the fastest styles")
-    again = _least(default, measured(Tuning(), "default style again")[0])
+    tuned, _ = measured(Trial(better), "the fastest styles")
+    again = _least(default, measured(Trial(), "default style again")[0])
     better = {s: style for s, style in better.items() if tuned[s] <= GAIN * again[s]}
     return better, again, tuned
 

@@ -16,6 +16,7 @@ from rich.console import Console
 from engine.cli import main
 from engine.errors import DeviceError
 from engine.plan import Plan
+from engine.runtime import cache as plans
 from engine.runtime import tunings
 from engine.runtime.session import InferenceSession
 from engine.tools import tune as tune_module
@@ -100,6 +101,25 @@ def test_the_table_fits_a_terminal(model: Path, clock: None, width: int) -> None
     text = " ".join("".join(lines).split())
     assert "group=16" in text and "strides=[1, 2]" in text
     assert "dilations" not in text and "pads" not in text and "group=1 " not in text
+
+
+def test_sizes_are_those_of_the_inputs_whatever_was_planned_before(
+    model: Path, clock: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(plans.VARIABLE, str(tmp_path / "plans"))
+
+    def kept() -> list[Path]:
+        plans.flush(wait=True)
+        plans.finish()
+        return sorted((tmp_path / "plans").rglob("start-*"))
+
+    with InferenceSession(model, device="gpu", tuning="off") as session:
+        feeds = feeds_of(session)
+        session.run(None, {**feeds, "x": feeds["x"][:7]})
+    before = kept()
+    assert len(before) == 1
+    assert tune(model, feeds_of, repeats=1).tuning.styles == {LARGE: "square-4x4"}
+    assert kept() == before
 
 
 def test_nothing_is_begun_after_the_budget(model: Path, clock: None) -> None:
