@@ -126,6 +126,19 @@ def test_a_hint_follows_only_errors_that_it_can_help(
     assert says in line
 
 
+def test_a_hint_is_given_where_only_much_larger_sizes_help(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "windows.onnx"
+    windows = "MaxPool <kernel_shape = [32], strides = [64]> (x)"
+    text = f"w = {windows} s = Squeeze (w) y = Transpose <perm = [0]> (s)"
+    onnx.save(parse(f"g (float[1, 1, n] x) => (float[m] y) {{ {text} }}"), path)
+    assert main(["run", str(path), "--device", "cpu"]) == 2
+    error, sizes, _ = capsys.readouterr().err.splitlines()
+    assert "does not fit rank 0" in error and "--dim n=SIZE" in sizes
+    assert main(["run", str(path), "--device", "cpu", "--dim", "n=128"]) == 0
+
+
 def test_a_package_that_is_not_there_is_no_matter_of_inputs(
     model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

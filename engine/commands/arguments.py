@@ -177,11 +177,15 @@ def _hint(
     from engine.runtime.session import InferenceSession
     from engine.tools.inputs import guess_hint, make_inputs
 
-    others = {**dims, **{name: str(size + 1) for name, size in guessed.items()}}
-    try:
-        with InferenceSession(arguments.model, device="cpu", disable=arguments.disable) as session:
-            session.plan(make_inputs(session, given, others, seed=1, values=False))
-    except EngineError as error:
-        if str(error) == message:
-            return ""
-    return guess_hint(drawn, guessed, message)
+    for factor, more in ((1, 1), (8, 0)):
+        others = {**dims, **{name: str(factor * n + more) for name, n in guessed.items()}}
+        try:
+            with InferenceSession(
+                arguments.model, device="cpu", disable=arguments.disable
+            ) as session:
+                session.plan(make_inputs(session, given, others, seed=1, values=False))
+        except EngineError as error:
+            if str(error) == message:
+                continue
+        return guess_hint(drawn, guessed, message)
+    return ""
