@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from engine.commands.arguments import (
     adapter,
@@ -13,6 +15,9 @@ from engine.commands.arguments import (
     make_feeds,
 )
 from engine.errors import UsageError
+
+if TYPE_CHECKING:
+    from engine.runtime.session import InferenceSession
 
 HELP = "measure the kernels that a model may use, and keep the fastest for this adapter"
 
@@ -60,11 +65,19 @@ def execute(arguments: argparse.Namespace) -> None:
     from engine.runtime import tunings
     from engine.runtime.device import open_device
     from engine.tools.console import console, say, show, status
+    from engine.tools.inputs import describe
     from engine.tools.tune import tune
     from engine.tools.tune_text import summary, table
 
     if arguments.name and not arguments.output:
         raise UsageError("--for says what adapters the file of --output is for: give that too")
+    inputs: Mapping[str, Any] = {}
+
+    def feeds_of(session: InferenceSession) -> Mapping[str, Any]:
+        nonlocal inputs
+        inputs = make_feeds(session, arguments)
+        return inputs
+
     arguments.lost = "nothing is kept of what was measured; --budget bounds how long that takes"
     with status("tuning") as progress:
         device = open_device(adapter(arguments), arguments.target)
@@ -73,7 +86,7 @@ def execute(arguments: argparse.Namespace) -> None:
             _check_kept(path, arguments)
         found = tune(
             arguments.model,
-            lambda session: make_feeds(session, arguments),
+            feeds_of,
             budget_s=arguments.budget,
             repeats=arguments.repeats,
             progress=progress,
@@ -81,9 +94,11 @@ def execute(arguments: argparse.Namespace) -> None:
             target=arguments.target,
             disable=arguments.disable,
         )
-    show(table(found, arguments.top, console().width))
+    say(f"{arguments.model.name}, {describe(inputs)}", device.info.title)
+    if found.choices:
+        show(table(found, arguments.top, console().width))
     say(*summary(found, arguments.budget))
-    if not arguments.dry_run:
+    if found.choices and not arguments.dry_run:
         name = arguments.name or device.info.title
         tunings.keep(found.tuning, path, name, device.target.features)
         arguments.lost = ""

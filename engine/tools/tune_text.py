@@ -26,7 +26,7 @@ def table(found: Tuned, top: int, width: int) -> Table:
     wide = width >= _NARROW
     made = Table(
         box=SIMPLE_HEAD,
-        title="milliseconds a call, by style",
+        title="milliseconds a call, by style (which kernel, and how large its tiles are)",
         title_justify="left",
         collapse_padding=not wide,
     )
@@ -52,6 +52,8 @@ def table(found: Tuned, top: int, width: int) -> Table:
 
 def summary(found: Tuned, budget_s: int) -> list[str]:
     """What tuning changed in all, and whether it was cut short."""
+    if not found.choices:
+        return ["nothing to tune: none of its operators has kernels to choose from"]
     lines = [
         f"kernels take {found.default_ms:.2f} ms a call in the default style, "
         f"{found.tuned_ms:.2f} ms tuned; another style is faster for {len(found.tuning.styles)} "

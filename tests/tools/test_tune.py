@@ -172,3 +172,14 @@ def test_operators_without_styles_are_left_alone(tmp_path: Path) -> None:
     x = {"x": np.zeros((2, 3), np.float32), "b": np.zeros(3, np.float32)}
     found = tune(path, lambda session: x, repeats=1)
     assert found.choices == () and found.all_rounds == 0 and found.tuning == Tuning()
+
+
+def test_nothing_is_kept_where_there_is_nothing_to_choose(
+    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "affine.onnx"
+    onnx.save(parse(AFFINE), path)
+    assert main(["tune", str(path), "--repeats", "1"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("affine.onnx, x float32[") and "nothing to tune" in out
+    assert "kept in" not in out and not cache.exists()
