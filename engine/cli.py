@@ -115,9 +115,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="onnx-wgpu",
         description="Runs ONNX models on the GPU through WebGPU shaders.",
-        epilog="Exit status: 0; 1 if `compare` finds a difference, or nodes would run on the CPU "
-        "that --require-gpu wants on the GPU; 2 if a command could not do its work; 130 if it was "
-        "interrupted.",
+        epilog="Exit status: 0; 1 if `compare` finds a difference, nodes would run on the CPU "
+        "that --require-gpu wants on the GPU, or `devices` finds none; 2 if a command could "
+        "not do its work; 130 if it was interrupted.",
     )
     parser.add_argument("--version", action="version", version=f"onnx-wgpu {VERSION}")
     commands = parser.add_subparsers(metavar="COMMAND")
