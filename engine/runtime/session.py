@@ -75,7 +75,8 @@ class InferenceSession:
             another device the target is "baseline" if none is given; results are the same.
 
     Raises: ModelError for a malformed model, UnsupportedOpError for an operator that nothing
-        implements, DeviceError if `device="gpu"` and there is no adapter.
+        implements, InputError for options or providers of the wrong type, DeviceError if
+        `device="gpu"` and there is no adapter.
     """
 
     @held_back()
@@ -94,6 +95,10 @@ class InferenceSession:
         tuning: Tuning | str | None = None,
         profile: DeviceProfile | str | PathLike[str] | None = None,
     ) -> None:
+        if isinstance(sess_options, (str, list, tuple)):
+            raise InputError(
+                f"sess_options are no options: {sess_options!r}; say device= or providers="
+            )
         device = _from_providers(providers, device)
         if require_gpu and device == "auto":
             device = "gpu"

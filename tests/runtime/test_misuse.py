@@ -47,6 +47,12 @@ def test_providers(providers: Any) -> None:
         engine.InferenceSession(model(), providers=providers)
 
 
+@pytest.mark.parametrize("second", ["gpu", ["CPUExecutionProvider"]])
+def test_a_device_in_the_place_of_options(second: Any) -> None:
+    with pytest.raises(InputError, match="device= or providers="):
+        engine.InferenceSession(model(), second)
+
+
 @pytest.mark.parametrize("source", [None, 5, ["model.onnx"]])
 def test_models_of_the_wrong_type(source: Any) -> None:
     with pytest.raises(ModelError, match=type(source).__name__):

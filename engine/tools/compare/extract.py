@@ -129,7 +129,7 @@ def load_inputs(folder: Path, session: InferenceSession) -> dict[str, Any]:
         try:
             feeds[arg.name] = _load(path.read_bytes(), arg.type)
         except OSError as error:
-            raise InputError(f"input {arg.name!r}: cannot read {path}: {error}") from error
+            raise InputError(f"input {arg.name!r}: cannot read {path}: {error.strerror}") from error
         except Exception as error:
             raise InputError(f"input {arg.name!r}: {path} is damaged: {error}") from error
     return feeds
