@@ -16,7 +16,7 @@ from engine.ir import Array
 from engine.plan import Dispatch, Plan, Step
 from engine.runtime.device import READBACK, Device
 
-MIN_WRITE_NBYTES = 1 << 20
+MIN_WRITE_NBYTES = 1 << 17
 """Smaller values cost more to map than to copy."""
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from engine import EngineError, InferenceSession
+from engine.ir import Array
 from engine.runtime.device import READBACK, STORAGE, Device, open_device
 from tests.bench.peers.contest import Case, Found
 from tests.bench.peers.tables import Result, titled
@@ -30,27 +31,28 @@ def host_costs(case: Case) -> Found:
             session.run(None, feeds)
         dispatches = sum(e.kind == "kernel" for e in recording.events)
         session.run(None, feeds)
-        idle = _Idle(open_device())
-        host_ms, idle_ms = [], []
         try:
             with session.hollow():
-                session.run(None, feeds)
-                for _ in range(CALLS):
-                    begin = time.perf_counter()
-                    session.run(None, feeds)
-                    took = time.perf_counter() - begin
-                    phases = session.times.phases
-                    moving = phases.get("upload", 0.0) + phases.get("download", 0.0)
-                    host_ms.append((took - moving) * 1e3)
-                    idle_ms.append(idle.submit_ms())
+                host_ms = [_host_ms(session, feeds) for _ in range(CALLS)]
         except EngineError:
             return {}
+        idle = _Idle(open_device())
+        idle_ms = [idle.submit_ms() for _ in range(CALLS)]
         return {
             "dispatches": dispatches,
             "submits": session.times.submits,
             "host_ms": statistics.median(host_ms),
             "idle_ms": statistics.median(idle_ms),
         }
+
+
+def _host_ms(session: InferenceSession, feeds: Mapping[str, Array]) -> float:
+    """Time of a call, less that of moving its inputs and outputs."""
+    begin = time.perf_counter()
+    session.run(None, feeds)
+    took = time.perf_counter() - begin
+    phases = session.times.phases
+    return (took - phases.get("upload", 0.0) - phases.get("download", 0.0)) * 1e3
 
 
 def section(results: Sequence[Result]) -> str:
