@@ -50,10 +50,7 @@ class WgpuBackendRep(BackendRep):
         if isinstance(inputs, Mapping):
             return dict(inputs)
         names = [i.name for i in self.session.get_inputs()]
-        given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-        if len(given) > len(names):
-            raise InputError(f"{len(given)} inputs were given; the model has {len(names)}: {names}")
-        return dict(zip(names, given, strict=False))
+        return _in_order(inputs, names, "the model")
 
     def node_placement(self) -> list[NodePlace]:
         """Where each node of the model was computed in the last run, those in bodies included.
@@ -128,15 +125,16 @@ class WgpuBackend(Backend):
 
         Args:
             node: what to run.
-            inputs: an array for each input that is not omitted, in order, or a mapping by name.
+            inputs: an array for each input that is not omitted, in order, or a mapping by name; one
+                that the node reads more than once may be given once.
             device: as for `prepare`.
             outputs_info: not needed; types are inferred.
             kwargs: `opset_version` of the node's domain (the newest by default), and those of
                 `prepare`.
         """
         opset = kwargs.pop("opset_version", None)
-        model = _model_of(node, inputs, opset)
-        return cls.run_model(model, inputs, device, **kwargs)
+        feeds = _named(node, inputs)
+        return cls.run_model(_model_of(node, feeds, opset), feeds, device, **kwargs)
 
 
 def _device(device: str) -> tuple[str, int | None]:
@@ -174,10 +172,27 @@ def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
                 yield from _nodes(body)
 
 
-def _model_of(node: NodeProto, inputs: Any, opset: int | None) -> ModelProto:
+def _in_order(inputs: Any, names: Sequence[str], what: str) -> dict[str, Any]:
+    """Inputs by name, from a sequence of them or a single one."""
+    given = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
+    if len(given) > len(names):
+        raise InputError(f"{len(given)} inputs were given; {what} has {len(names)}: {names}")
+    return dict(zip(names, given, strict=False))
+
+
+def _named(node: NodeProto, inputs: Any) -> dict[str, Any]:
+    """Inputs of a node by name; see `WgpuBackend.run_node`."""
+    if isinstance(inputs, Mapping):
+        return dict(inputs)
+    names = [n for n in node.input if n]
+    if not isinstance(inputs, (list, tuple)) or len(inputs) != len(names):
+        names = list(dict.fromkeys(names))
+    return _in_order(inputs, names, f"{node.op_type} {node.name!r}")
+
+
+def _model_of(node: NodeProto, given: Mapping[str, Any], opset: int | None) -> ModelProto:
     """A model of one node, its inputs typed as the given ones."""
     names = list(dict.fromkeys(n for n in node.input if n))
-    given = inputs if isinstance(inputs, Mapping) else dict(zip(names, inputs, strict=False))
     missing = [n for n in names if n not in given]
     if missing:
         raise InputError(f"{node.op_type} {node.name!r} reads {missing}, which were not given")
@@ -187,9 +202,10 @@ def _model_of(node: NodeProto, inputs: Any, opset: int | None) -> ModelProto:
         [helper.make_value_info(n, _type(given[n])) for n in names],
         [onnx.ValueInfoProto(name=n) for n in node.output if n],
     )
-    main = opset or onnx.defs.onnx_opset_version()
-    opsets = [helper.make_opsetid("", main if not node.domain else onnx.defs.onnx_opset_version())]
-    if node.domain not in ("", "ai.onnx"):
+    standard = node.domain in ("", "ai.onnx")
+    main = (opset if standard else None) or onnx.defs.onnx_opset_version()
+    opsets = [helper.make_opsetid("", main)]
+    if not standard:
         newest = max((s.since_version for s in _schemas(node.domain)), default=1)
         opsets.append(helper.make_opsetid(node.domain, opset or newest))
     return helper.make_model(graph, opset_imports=opsets)

@@ -114,8 +114,22 @@ def test_one_node(device: str) -> None:
     (y,) = backend.run_node(node, [X, np.float32(1)], device)
     np.testing.assert_array_equal(y, [[-1.5, 1]])
     old = helper.make_node("Softmax", ["x"], ["y"])
-    (y,) = backend.run_node(old, {"x": X[None]}, device, opset_version=11)
+    (y,) = backend.run_node(old, {"x": X.reshape(1, 2, 1)}, device, opset_version=11)
     np.testing.assert_allclose(y.sum(), 1, rtol=1e-6)
+
+
+def test_inputs_of_one_node() -> None:
+    twice = helper.make_node("Add", ["x", "x"], ["y"])
+    for inputs in (X, [X], [X, X], {"x": X}):
+        np.testing.assert_array_equal(backend.run_node(twice, inputs), [X + X])
+
+
+def test_the_standard_domain_has_two_names() -> None:
+    """Before version 13, Softmax is taken over all axes from the second on."""
+    for domain in ("", "ai.onnx"):
+        node = helper.make_node("Softmax", ["x"], ["y"], domain=domain)
+        (y,) = backend.run_node(node, [X.reshape(1, 2, 1)], opset_version=11)
+        np.testing.assert_allclose(y.sum(), 1, rtol=1e-6)
 
 
 def test_what_does_not_fit_is_said() -> None:
