@@ -22,7 +22,7 @@ GAIN = 0.95
 Times = dict[str, float]
 """Least milliseconds in a call of all dispatches that are tuned as one; see `tuned_as`."""
 
-Measure = Callable[[Tuning, str], tuple[Times, Plan]]
+Measure = Callable[[Trial, str], tuple[Times, Plan]]
 """Measures calls in a tuning; the text says which. Returns: the times, and the plan that ran."""
 
 
@@ -89,7 +89,7 @@ def tune(
     """
     deadline = time.perf_counter() + budget_s
 
-    def measured(tuning: Tuning, what: str) -> tuple[Times, Plan]:
+    def measured(tuning: Trial, what: str) -> tuple[Times, Plan]:
         progress(f"{what}: compiling")
         with InferenceSession(model, device="gpu", tuning=tuning, **options) as session:
             feeds = feeds_of(session)
@@ -100,7 +100,7 @@ def tune(
         return times, plan
 
     default, plan = measured(Trial(), "default style")
-    offered = _offered(plan)
+    offered = {s: found for s, found in _offered(plan).items() if s in default}
     all_rounds = max((len(styles) for styles, _ in offered.values()), default=0)
     found, rounds = _measure_styles(measured, plan, offered, all_rounds, deadline)
     better, again, tuned = _fastest(measured, default, found)
@@ -114,7 +114,6 @@ def tune(
             found[s],
         )
         for s, (_, count) in offered.items()
-        if s in again
     ]
     choices.sort(key=lambda c: -c.default_ms)
     default_ms = sum(again.values())

@@ -159,6 +159,20 @@ def test_real_times_are_measured(model: Path) -> None:
     assert 0 < sum(c.default_ms for c in found.choices) <= found.default_ms < 1e4
 
 
+def test_kernels_without_elements_are_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "empty.onnx"
+    text = """agraph (float[m,64] z, float[n,64] x, float[64,32] v) => (float[m,32] e, float y) {
+        e = MatMul(z, v)
+        a = MatMul(x, v)
+        y = ReduceSum <keepdims = 0> (a)
+    }"""
+    onnx.save(parse(text), path)
+    feeds = {"z": np.zeros((0, 64), np.float32), "x": np.ones((40, 64), np.float32)}
+    feeds["v"] = np.ones((64, 32), np.float32)
+    found = tune(path, lambda session: feeds, repeats=0, budget_s=5)
+    assert [c.tuned_as for c in found.choices] == [LARGE]
+
+
 def test_a_model_without_kernels_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "text.onnx"
     onnx.save(parse("agraph (double[3] x) => (double[3] y) { y = Neg(x) }"), path)
