@@ -58,11 +58,34 @@ CHAOS = """chaos (float[5] x, int64 trips) => (float[5] y) {
 }"""
 
 
-def test_random_values_are_no_fault(tmp_path: Path) -> None:
-    text = "g (float[4] x) => (float[4] z) { r = RandomNormalLike(x) z = Add(x, r) }"
-    with pytest.raises(EngineError, match="draw other numbers in each call"):
-        examine(tmp_path, text, {"x": noise(4)})
+RANDOM = "g (float[4] x) => (float[4] z) { r = RandomNormalLike(x) z = Add(x, r) }"
+DRAWN = "g (float[4] x) => (float[4] z) { r = RandomNormalLike <seed = 3.0> (x) z = Add(x, r) }"
+TURNS = """g (float[4] x) => (float[4] z) <int64 trips = {2}> {
+  z = Loop <body = b (int64 i, bool go, float[4] v) => (bool on, float[4] w) {
+    on = Identity(go)
+    r = RandomNormalLike(v)
+    w = Add(v, r)
+  }> (trips, , x)
+}"""
+
+
+@pytest.mark.parametrize(
+    ("text", "against", "problem"),
+    [
+        (RANDOM, "cpu", "draw other numbers in each call"),
+        (TURNS, "cpu", "draw other numbers in each call"),
+        (DRAWN, "onnxruntime", "draw other numbers there"),
+    ],
+)
+def test_random_values_are_no_fault(text: str, against: str, problem: str, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match=problem):
+        examine(tmp_path, text, {"x": noise(4)}, against)
     assert not (tmp_path / "wrong").exists()
+
+
+def test_inputs_of_another_byte_order_are_no_fault(tmp_path: Path) -> None:
+    text = "g (float[n] x) => (float[n] z) { y = Exp(x) z = Add(x, y) }"
+    assert examine(tmp_path, text, {"x": noise(4).astype(">f4")}).ok
 
 
 def test_rounding_that_adds_up_blames_no_node(tmp_path: Path) -> None:

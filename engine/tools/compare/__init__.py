@@ -111,7 +111,7 @@ def compare(
             got = named_outputs(session, session.run(None, feeds))
             ok, outputs = all_ok(got, want, tolerance)
             if not ok:
-                _refuse_random(session.plan().graph)
+                _refuse_random(session.plan().graph, against)
             check = GroupCheck(tolerance, progress)
             check.run(session, feeds)
             gpu_nodes = sum(where == "gpu" for _, where in session.executed(views=False))
@@ -135,13 +135,16 @@ def compare(
     )
 
 
-def _refuse_random(graph: Graph) -> None:
-    """Raises: EngineError if a node draws other numbers in each call."""
-    drawn = [n.title for n in graph.nodes if is_random(n) and "seed" not in n.attrs]
+def _refuse_random(graph: Graph, against: str) -> None:
+    """Raises: EngineError if a node draws other numbers in each call, or than the reference."""
+    own = against == "cpu"
+    nodes = (n for _, n in graph.walk() if is_random(n))
+    drawn = [n.title for n in nodes if not (own and "seed" in n.attrs)]
     if drawn:
+        problem = "draw other numbers in each call: give them a seed"
+        other = "draw other numbers there: give them a seed, and compare against cpu,"
         raise EngineError(
-            f"results differ, and nodes {drawn} draw other numbers in each call: give them a seed "
-            "to compare the rest"
+            f"results differ, and nodes {drawn} {problem if own else other} to compare the rest"
         )
 
 

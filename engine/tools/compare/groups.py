@@ -319,7 +319,7 @@ def _digest(value: Any) -> bytes:
     array: Array = np.asarray(value)
     if array.dtype.kind in "OSUT":
         return repr(array.tolist()).encode()
-    array = np.ascontiguousarray(array)
+    array = np.ascontiguousarray(array, array.dtype.newbyteorder("="))
     if is_float(array):
         array = np.where(np.isnan(array.astype(np.float32)), np.nan, array).astype(array.dtype)
     return hashlib.blake2b(array.tobytes(), digest_size=16).digest()
