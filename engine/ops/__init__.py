@@ -284,9 +284,10 @@ def definition(node: Node) -> OpDef | None:
 
 
 def is_random(node: Node) -> bool:
-    """Whether equal inputs may give other values each time."""
+    """Whether equal inputs may give other values each time; an input may have Dropout do so."""
     op = definition(node)
-    return op is not None and op.random
+    drops = node.op_type == "Dropout" and not node.domain and bool(node.input(2))
+    return drops or (op is not None and op.random)
 
 
 def in_place(node: Node) -> InPlace | None:

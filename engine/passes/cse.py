@@ -41,11 +41,9 @@ def is_deterministic(node: Node) -> bool:
     """Whether equal inputs surely give equal outputs, whatever ran before."""
     if node.domain not in _DOMAINS or node.bodies or is_random(node):
         return False
-    if any(
+    return not any(
         isinstance(v, list) and any(isinstance(g, Graph) for g in v) for v in node.attrs.values()
-    ):
-        return False
-    return not (is_op(node, "Dropout") and node.input(2))
+    )
 
 
 def _key(node: Node) -> Hashable:

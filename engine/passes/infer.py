@@ -350,7 +350,13 @@ class Inference:
                 values[name] = value.replace(type=kind, dims=content)
 
     def _foldable(self, node: Node, values: Mapping[str, Value]) -> bool:
-        if ops.is_random(node) or not node.writes:
+        if not node.writes:
+            return False
+        if node.op_type == "Dropout" and node.input(2):
+            training = values[node.input(2)].constant
+            if training is None or training.any():
+                return False
+        elif ops.is_random(node):
             return False
         rule = ops.definition(node)
         if rule is not None and self._fills(rule, node):
@@ -359,10 +365,6 @@ class Inference:
             return False
         if any(values[n].constant is None for n in node.inputs if n):
             return False
-        if node.op_type == "Dropout" and node.input(2):
-            training = values[node.input(2)].constant
-            if training is None or training.any():
-                return False
         return self._worth(node, values)
 
     def _fills(self, rule: ops.OpDef, node: Node) -> bool:

@@ -58,10 +58,13 @@ CHAOS = """chaos (float[5] x, int64 trips) => (float[5] y) {
 }"""
 
 
-RANDOM = "g (float[4] x) => (float[4] z) { r = RandomNormalLike(x) z = Add(x, r) }"
-DRAWN = "g (float[4] x) => (float[4] z) { r = RandomNormalLike <seed = 3.0> (x) z = Add(x, r) }"
-TURNS = """g (float[4] x) => (float[4] z) <int64 trips = {2}> {
-  z = Loop <body = b (int64 i, bool go, float[4] v) => (bool on, float[4] w) {
+RANDOM = "g (float[64] x) => (float[64] z) { r = RandomNormalLike(x) z = Add(x, r) }"
+DRAWN = "g (float[64] x) => (float[64] z) { r = RandomNormalLike <seed = 3.0> (x) z = Add(x, r) }"
+TRAINED = """g (float[64] x) => (float[64] z) <float ratio = {0.5}, bool training = {1}> {
+  z = Dropout(x, ratio, training)
+}"""
+TURNS = """g (float[64] x) => (float[64] z) <int64 trips = {2}> {
+  z = Loop <body = b (int64 i, bool go, float[64] v) => (bool on, float[64] w) {
     on = Identity(go)
     r = RandomNormalLike(v)
     w = Add(v, r)
@@ -74,12 +77,13 @@ TURNS = """g (float[4] x) => (float[4] z) <int64 trips = {2}> {
     [
         (RANDOM, "cpu", "draw other numbers in each call"),
         (TURNS, "cpu", "draw other numbers in each call"),
+        (TRAINED, "cpu", "draw other numbers in each call"),
         (DRAWN, "onnxruntime", "draw other numbers there"),
     ],
 )
 def test_random_values_are_no_fault(text: str, against: str, problem: str, tmp_path: Path) -> None:
     with pytest.raises(EngineError, match=problem):
-        examine(tmp_path, text, {"x": noise(4)}, against)
+        examine(tmp_path, text, {"x": noise(64)}, against)
     assert not (tmp_path / "wrong").exists()
 
 
@@ -173,6 +177,22 @@ def test_the_first_infinity_is_found(
     np.save(tmp_path / "x.npy", np.ones((2, 4), np.float32))
     calm = [str(model), "--find", "nan", "--input", f"x={tmp_path / 'x.npy'}"]
     assert command(capsys, *calm).status == 0
+
+
+@pytest.mark.parametrize("device", ["cpu", "gpu"])
+def test_the_first_infinity_of_a_body_is_found(device: str, tmp_path: Path) -> None:
+    text = """g (float[4] x) => (float[4] z) <int64 trips = {3}> {
+      z = Loop <body = b (int64 i, bool go, float[4] v) => (bool on, float[4] w) {
+        on = Identity(go)
+        w = Log(v)
+      }> (trips, , x)
+    }"""
+    onnx.save(parse(text), tmp_path / "model.onnx")
+    x = np.full(4, np.e, np.float32)
+    x[0] = 1.0  # its logarithm is 0 after the first turn, and that of 0 minus infinity
+    found = find_nan(Setup(tmp_path / "model.onnx", device), {"x": x}, folder=tmp_path / "wrong")
+    assert found.finding is not None and found.finding.op_types == ("Log",)
+    assert found.finding.blame == "infinity" and "in turn" not in found.finding.node
 
 
 def test_sequences_and_strings_are_compared(tmp_path: Path) -> None:

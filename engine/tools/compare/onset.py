@@ -74,8 +74,8 @@ class Onset:
         return calm and self.finding is None and not self.outputs
 
 
-class _FoundError(Exception):
-    """Ends a call when what is looked for was seen."""
+class _FoundError(BaseException):
+    """Ends a call when what is looked for was seen, as an interrupt: no node around it failed."""
 
 
 def find_onset(
