@@ -147,21 +147,25 @@ def _weights(tile: Tile) -> Iterator[str]:
 
 
 def _values(tile: Tile, groups: range) -> Iterator[str]:
-    """Adds the values of the tile by their weights, four keys at a time."""
+    """Adds the values of the tile by their weights, four keys at a time.
+
+    Keys that are left are added one by one: a weight of 0 would make infinity NaN.
+    """
     for r in range(tile.rows):
         for n in groups:
             yield f"    total{r}_{n} *= rescale{r // 4}[{r % 4}];"
     yield f"    let count = min({tile.all_keys}u, end - tile);"
-    yield "    for (var i = 0u; i < count; i += 4u) {"
-    for c in range(4):
-        yield f"        let v_{c} = v_start + min(tile + i + {c}u, last_key) * params.v_stride;"
-        for f in tile.fours:
-            yield f"        let w{c}_{f} = {tile.weight(f'i + {c}u', f)};"
-        for n in groups:
-            yield f"        let x{c}_{n} = v4(v_{c}, column + {TILE_COLUMNS * n}u);"
-            for r in range(tile.rows):
-                yield f"        total{r}_{n} += w{c}_{r // 4}[{r % 4}] * x{c}_{n};"
-    yield "    }"
+    for first, last, step in (("0u", "count / 4u * 4u", 4), ("count / 4u * 4u", "count", 1)):
+        yield f"    for (var i = {first}; i < {last}; i += {step}u) {{"
+        for c in range(step):
+            yield f"        let v_{c} = v_start + (tile + i + {c}u) * params.v_stride;"
+            for f in tile.fours:
+                yield f"        let w{c}_{f} = {tile.weight(f'i + {c}u', f)};"
+            for n in groups:
+                yield f"        let x{c}_{n} = v4(v_{c}, column + {TILE_COLUMNS * n}u);"
+                for r in range(tile.rows):
+                    yield f"        total{r}_{n} += w{c}_{r // 4}[{r % 4}] * x{c}_{n};"
+        yield "    }"
     yield "}"
 
 

@@ -112,6 +112,11 @@ def _cases() -> list[OpCase]:
     ]
     large = noise(1, 2, 9, 16, seed=5) * 200
     cases.append(OpCase("Attention", (large, large, noise(1, 2, 9, 16)), name="large", tol=2e-4))
+    infinite = noise(1, 2, 9, 16)
+    infinite[..., -1, 3] = np.inf
+    cases.append(
+        OpCase("Attention", (noise(1, 2, 9, 16), noise(1, 2, 9, 16), infinite), name="inf")
+    )
     return cases
 
 
