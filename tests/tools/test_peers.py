@@ -173,14 +173,17 @@ def test_costs_of_plans_are_shares_of_the_least(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 def test_costs_of_the_host_are_those_of_calls_without_work(tmp_path: Path) -> None:
-    found = host_costs(small(tmp_path, 1.0))
-    assert found["dispatches"] == 2 and found["submits"] == 1
+    said = list[str]()
+    found = host_costs(small(tmp_path, 1.0), said.append)
+    assert found["dispatches"] == 2 and found["submits"] == 1 and not said
     assert 0 < found["idle_ms"] and 0 < found["host_ms"]
     found |= {"host_ms": 0.31, "idle_ms": 0.125}
     rows = [measured("one") | {"host": found}, measured("two") | {"host": found | {"host_ms": 0.4}}]
     page = report.text(rows, "chart.svg")
     assert "| one | 2 | 1 | 0.31 | 0.32 | 0.12 |" in page
     assert "| within the goal |  |  | 1 of 2 |  |  |" in page
+    assert host_costs(replace(small(tmp_path, 1.0), path=tmp_path / "none.onnx"), said.append) == {}
+    assert "none.onnx" in said[0]
 
 
 @pytest.mark.gpu

@@ -188,7 +188,7 @@ def main() -> int:
             found = contest(case, setup, until, say)
             found["starts"] = cold_starts(case, setup, say)
             found["plan"] = plan_costs(case)
-            found["host"] = host_costs(case)
+            found["host"] = host_costs(case, say)
             found["integrated"] = on_integrated(case, compiler, say)
         except WorkerError as error:
             found = {"model": case.name, "problem": str(error), "peers": {}}
