@@ -15,10 +15,10 @@ ABOUT = (
     "which the unit that takes longest for a trip of the loop sets: `valu` (an operation of 64 "
     "lanes a clock), `l1` (64 bytes a clock) or `lds` (128 bytes a clock). Cache misses and "
     "latencies are not in it. Not every kernel can reach the goal: a product of one row (inner "
-    "axis shared) reads a weight of 4 bytes for each multiply-add, so that `l1` allows 25 % at most, "
-    "and memory far less; a depthwise convolution of 3x3 with stride 2 reads 16 bytes for 9 of them, "
-    "56 % at most. On small maps a tile that more waves can share is taken before one of a higher "
-    "bound. Means are weighted by the time that the kernels are predicted to take."
+    "axis shared) reads a weight of 4 bytes for each multiply-add, so that `l1` allows 25 % at "
+    "most, and memory far less; a depthwise convolution of 3x3 with stride 2 reads 16 bytes for 9 "
+    "of them, 56 % at most. On small maps a tile that more waves can share is taken before one of "
+    "a higher bound. Means are weighted by the time that the kernels are predicted to take."
 )
 HEADS = (
     *("kernels", "spills", "fewest waves", "lowest bound", "mean bound"),
