@@ -51,7 +51,8 @@ class Tuned:
     """What `tune` found.
 
     Attributes:
-        tuning: the styles that are faster than the default.
+        tuning: the styles that are faster than the default, and the default where none of its
+            operator's is, all of which were measured: what was found earlier gives way to that too.
         choices: all that was measured, the longest first.
         rounds, all_rounds: how many styles of every operator were measured; more than the first
             number did not fit the budget.
@@ -118,9 +119,9 @@ def tune(
     choices.sort(key=lambda c: -c.default_ms)
     default_ms = sum(again.values())
     saved_ms = sum(c.default_ms - c.style_ms for c in choices)
-    return Tuned(
-        Tuning(better), tuple(choices), rounds, all_rounds, default_ms, default_ms - saved_ms
-    )
+    settled = [s for s, (styles, _) in offered.items() if len(styles) <= rounds]
+    tuning = Tuning({**dict.fromkeys(settled, DEFAULT), **better})
+    return Tuned(tuning, tuple(choices), rounds, all_rounds, default_ms, default_ms - saved_ms)
 
 
 def _fastest(

@@ -54,9 +54,10 @@ def summary(found: Tuned, budget_s: int) -> list[str]:
     """What tuning changed in all, and whether it was cut short."""
     if not found.choices:
         return ["nothing to tune: none of its operators has kernels to choose from"]
+    faster = sum(bool(choice.style) for choice in found.choices)
     lines = [
         f"kernels take {found.default_ms:.2f} ms a call in the default style, "
-        f"{found.tuned_ms:.2f} ms tuned; another style is faster for {len(found.tuning.styles)} "
+        f"{found.tuned_ms:.2f} ms tuned; another style is faster for {faster} "
         f"of {len(found.choices)} operators and sizes"
     ]
     if found.rounds < found.all_rounds:

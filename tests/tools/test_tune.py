@@ -18,11 +18,12 @@ from engine.errors import DeviceError
 from engine.plan import Plan
 from engine.runtime import cache as plans
 from engine.runtime import tunings
+from engine.runtime.device import open_device
 from engine.runtime.session import InferenceSession
 from engine.tools import tune as tune_module
 from engine.tools.tune import tune
 from engine.tools.tune_text import summary, table
-from engine.tuning import Tuning
+from engine.tuning import Tuning, load
 from tests.runtime.models import AFFINE, parse
 
 pytestmark = pytest.mark.gpu
@@ -76,7 +77,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_fastest_style_of_each_is_found(model: Path, clock: None) -> None:
     found = tune(model, feeds_of, repeats=1)
-    assert found.tuning.styles == {LARGE: "square-4x4"}
+    assert found.tuning.styles == {LARGE: "square-4x4", SMALL: ""}
     assert [(c.tuned_as, c.count, c.style) for c in found.choices] == [
         (SMALL, 2, ""),
         (LARGE, 1, "square-4x4"),
@@ -118,7 +119,7 @@ def test_sizes_are_those_of_the_inputs_whatever_was_planned_before(
         session.run(None, {**feeds, "x": feeds["x"][:7]})
     before = kept()
     assert len(before) == 1
-    assert tune(model, feeds_of, repeats=1).tuning.styles == {LARGE: "square-4x4"}
+    assert tune(model, feeds_of, repeats=1).tuning.styles == {LARGE: "square-4x4", SMALL: ""}
     assert kept() == before
 
 
@@ -134,8 +135,13 @@ def test_the_command_keeps_what_sessions_then_use(
     arguments = ["tune", str(model), "--dim", "n=40", "--repeats", "1"]
     assert main([*arguments, "--dry-run"]) == 0
     assert not cache.exists()
+    device = open_device()
+    path = tunings.user_file(device.info, device.target)
+    slow = Tuning({SMALL: "square-4x4", "another": "square-4x4"})
+    tunings.keep(slow, path, device.info.title, device.target.features)
     assert main(arguments) == 0
-    (path,) = cache.iterdir()
+    kept = load(path, device.info.title, device.target.features).styles
+    assert kept == {SMALL: "", LARGE: "square-4x4", "another": "square-4x4"}
     out = capsys.readouterr().out
     assert f"kept in {path}, used from now on" in out and "square-4x4" in out
     session = InferenceSession(model, device="gpu")
