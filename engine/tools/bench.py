@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from importlib import import_module
 from importlib.util import find_spec
@@ -208,28 +208,33 @@ def bench(
     return Results(tuple(c.result for c in contestants), missing)
 
 
-def largest_error(found: list[Any], wanted: list[Any]) -> float:
-    """Largest difference of numeric arrays over the largest magnitude of their wanted values.
+def largest_error(found: Sequence[Any], wanted: Sequence[Any]) -> float:
+    """Largest difference of values over the largest magnitude in the wanted one.
 
-    NaN if shapes differ or one has a NaN where the other has none.
+    NaN if shapes, lengths of sequences or strings differ, or one has a NaN where the other has not.
     """
-    worst = 0.0
-    for mine, theirs in zip(found, wanted, strict=True):
-        if not isinstance(theirs, np.ndarray) or theirs.dtype.kind not in "fiub":
-            continue
-        a, b = (np.asarray(x).astype(np.float64) for x in (mine, theirs))
-        if a.shape != b.shape:
-            return float("nan")
-        if not b.size:
-            continue
-        same = (a == b) | (np.isnan(a) & np.isnan(b))
-        size = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
-        with np.errstate(invalid="ignore"):
-            gap = float(np.abs(np.where(same, 0.0, a - b)).max())
-        worst = max(worst, gap / max(size, 1e-30)) if gap == gap else float("nan")
-        if worst != worst:
-            return worst
-    return worst
+    errors = [_error(mine, theirs) for mine, theirs in zip(found, wanted, strict=True)]
+    return float(np.max(errors, initial=0.0))
+
+
+def _error(mine: Any, theirs: Any) -> float:
+    if isinstance(theirs, list):
+        alike = isinstance(mine, list) and len(mine) == len(theirs)
+        return largest_error(mine, theirs) if alike else float("nan")
+    a, b = np.asarray(mine), np.asarray(theirs)
+    if a.shape != b.shape:
+        return float("nan")
+    if b.dtype.kind in "OUST":
+        return 0.0 if np.array_equal(a, b) else float("nan")
+    if not b.size:
+        return 0.0
+    kind = np.complex128 if b.dtype.kind == "c" else np.float64
+    a, b = a.astype(kind), b.astype(kind)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    size = float(np.abs(b[np.isfinite(b)]).max(initial=0.0))
+    with np.errstate(invalid="ignore"):
+        gap = float(np.abs(np.where(same, 0.0, a - b)).max())
+    return gap / max(size, 1e-30)
 
 
 def _first_call(

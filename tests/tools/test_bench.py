@@ -6,6 +6,7 @@ import json
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -141,6 +142,17 @@ def test_errors_are_relative_and_shapes_count() -> None:
     assert np.isnan(largest_error([whole[:3]], [whole]))
     assert np.isnan(largest_error([np.nan_to_num(whole)[:3]], [whole[:3]]))
     assert largest_error([np.zeros((0, 2))], [np.zeros((0, 2))]) == 0.0
+    low = np.array([1, 2], ml_dtypes.bfloat16)
+    assert largest_error([low], [low[::-1]]) == 0.5
+    turned = np.array([1j, 2])
+    assert largest_error([turned], [turned]) == 0.0
+    assert largest_error([turned], [turned * 1j]) == pytest.approx(2**0.5)
+    assert largest_error([[whole, near]], [[whole, whole]]) == pytest.approx(0.5 / 8)
+    assert np.isnan(largest_error([[whole]], [[whole, whole]]))
+    words = np.array(["a", "b"], object)
+    assert largest_error([words, None], [words, None]) == 0.0
+    assert np.isnan(largest_error([whole, words], [whole, words[::-1]]))
+    assert np.isnan(largest_error([words, whole], [words[::-1], whole]))
 
 
 def test_the_chart_is_drawn_to_scale(tmp_path: Path) -> None:
