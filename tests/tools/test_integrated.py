@@ -13,10 +13,11 @@ import pytest
 from engine.shader import Kernel, render
 from tests.bench.integrated import fitness
 from tests.bench.integrated.machine_code import Mix, hot_loop, mix
-from tests.bench.integrated.radv import CompileError, Compiler, MissingError
+from tests.bench.integrated.radv import CompileError, Compiler
 from tests.bench.integrated.section import section
 from tests.bench.peers.contest import Case
 from tests.bench.peers.tables import Result
+from tests.bench.vulkan_layer import MissingError
 
 SHADERS = Path(__file__).parents[2] / "shaders"
 

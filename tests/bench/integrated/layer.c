@@ -6,29 +6,18 @@
 // each compute pipeline it appends a line of JSON to the file that ENGINE_COMPILED names: what the
 // compiler counted, and the machine code. Nothing can run on such a device.
 //
-// Source: Vulkan-Loader, LoaderLayerInterface.md (interface version 2); Vulkan 1.3,
-// VK_KHR_pipeline_executable_properties.
+// Source: Vulkan 1.3, VK_KHR_pipeline_executable_properties.
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include <vulkan/vk_layer.h>
-#include <vulkan/vulkan.h>
+#include "../vulkan_layer.h"
 
-// Down the chain of one instance and one device, which is all that the compiling process makes. The
-// instance's functions are looked up when it is made: later the same look-up would lead back here.
-static struct {
-    VkInstance instance;
-    VkDevice device;
-    PFN_vkGetInstanceProcAddr instance_proc;
-    PFN_vkGetDeviceProcAddr device_proc;
-    PFN_vkGetPhysicalDeviceFeatures2 features;
-    PFN_vkGetPhysicalDeviceMemoryProperties memory;
-} below;
+static VkDevice the_device;
+static PFN_vkGetPhysicalDeviceFeatures2 features_below;
+static PFN_vkGetPhysicalDeviceMemoryProperties memory_below;
 
-#define INSTANCE_BELOW(name) ((PFN_##name)below.instance_proc(below.instance, #name))
-#define DEVICE_BELOW(name) ((PFN_##name)below.device_proc(below.device, #name))
+#define DEVICE_BELOW(name) ((PFN_##name)below.device_proc(the_device, #name))
 
 // Memory: one heap of one type, taken from the host.
 
@@ -36,7 +25,7 @@ static struct {
 
 static VKAPI_ATTR void VKAPI_CALL get_memory(VkPhysicalDevice adapter,
                                              VkPhysicalDeviceMemoryProperties *memory) {
-    below.memory(adapter, memory);
+    memory_below(adapter, memory);
     memory->memoryHeapCount = memory->memoryTypeCount = 1;
     memory->memoryHeaps[0] = (VkMemoryHeap){HEAP_NBYTES, VK_MEMORY_HEAP_DEVICE_LOCAL_BIT};
     memory->memoryTypes[0].heapIndex = 0;
@@ -101,7 +90,7 @@ static VKAPI_ATTR void VKAPI_CALL command(void) {}
 
 static VKAPI_ATTR void VKAPI_CALL get_features(VkPhysicalDevice adapter,
                                                VkPhysicalDeviceFeatures2 *features) {
-    below.features(adapter, features);
+    features_below(adapter, features);
     for (VkBaseOutStructure *next = features->pNext; next; next = next->pNext)
         if (next->sType == VK_STRUCTURE_TYPE_PHYSICAL_DEVICE_TIMELINE_SEMAPHORE_FEATURES)
             ((VkPhysicalDeviceTimelineSemaphoreFeatures *)next)->timelineSemaphore = VK_TRUE;
@@ -150,7 +139,7 @@ static void write_statistics(FILE *file, const VkPipelineExecutableInfoKHR *exec
     for (uint32_t i = 0; i < count; i++)
         all[i] = (VkPipelineExecutableStatisticKHR){
             .sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_STATISTIC_KHR};
-    if (get(below.device, executable, &count, all) < 0) count = 0;
+    if (get(the_device, executable, &count, all) < 0) count = 0;
     for (uint32_t i = 0; i < count; i++) {
         if (all[i].format != VK_PIPELINE_EXECUTABLE_STATISTIC_FORMAT_UINT64_KHR) continue;
         write_string(file, all[i].name);
@@ -168,9 +157,9 @@ static void write_machine_code(FILE *file, const VkPipelineExecutableInfoKHR *ex
         all[i] = (VkPipelineExecutableInternalRepresentationKHR){
             .sType = VK_STRUCTURE_TYPE_PIPELINE_EXECUTABLE_INTERNAL_REPRESENTATION_KHR};
     char *code = NULL;
-    if (get(below.device, executable, &count, all) >= 0 && count) {
+    if (get(the_device, executable, &count, all) >= 0 && count) {
         all[count - 1].pData = code = calloc(1, all[count - 1].dataSize + 1);
-        if (!code || get(below.device, executable, &count, all) < 0) count = 0;
+        if (!code || get(the_device, executable, &count, all) < 0) count = 0;
     }
     fputs("\"machine code\": ", file);
     write_string(file, code && count ? code : "");
@@ -212,19 +201,10 @@ static VKAPI_ATTR VkResult VKAPI_CALL create_pipelines(VkDevice device, VkPipeli
 static VKAPI_ATTR VkResult VKAPI_CALL create_instance(const VkInstanceCreateInfo *info,
                                                       const VkAllocationCallbacks *allocator,
                                                       VkInstance *made) {
-    const VkLayerInstanceCreateInfo *link = info->pNext;
-    while (link && (link->sType != VK_STRUCTURE_TYPE_LOADER_INSTANCE_CREATE_INFO ||
-                    link->function != VK_LAYER_LINK_INFO))
-        link = link->pNext;
-    if (!link) return VK_ERROR_INITIALIZATION_FAILED;
-    below.instance_proc = link->u.pLayerInfo->pfnNextGetInstanceProcAddr;
-    ((VkLayerInstanceCreateInfo *)link)->u.pLayerInfo = link->u.pLayerInfo->pNext;
-    below.instance = VK_NULL_HANDLE;
-    VkResult result = INSTANCE_BELOW(vkCreateInstance)(info, allocator, made);
+    VkResult result = create_instance_below(info, allocator, made);
     if (result != VK_SUCCESS) return result;
-    below.instance = *made;
-    below.features = INSTANCE_BELOW(vkGetPhysicalDeviceFeatures2);
-    below.memory = INSTANCE_BELOW(vkGetPhysicalDeviceMemoryProperties);
+    features_below = INSTANCE_BELOW(vkGetPhysicalDeviceFeatures2);
+    memory_below = INSTANCE_BELOW(vkGetPhysicalDeviceMemoryProperties);
     return result;
 }
 
@@ -232,14 +212,7 @@ static VKAPI_ATTR VkResult VKAPI_CALL create_device(VkPhysicalDevice adapter,
                                                     const VkDeviceCreateInfo *info,
                                                     const VkAllocationCallbacks *allocator,
                                                     VkDevice *made) {
-    const VkLayerDeviceCreateInfo *link = info->pNext;
-    while (link && (link->sType != VK_STRUCTURE_TYPE_LOADER_DEVICE_CREATE_INFO ||
-                    link->function != VK_LAYER_LINK_INFO))
-        link = link->pNext;
-    if (!link) return VK_ERROR_INITIALIZATION_FAILED;
-    below.device_proc = link->u.pLayerInfo->pfnNextGetDeviceProcAddr;
-    ((VkLayerDeviceCreateInfo *)link)->u.pLayerInfo = link->u.pLayerInfo->pNext;
-
+    if (enter_device(info) != VK_SUCCESS) return VK_ERROR_INITIALIZATION_FAILED;
     take_back(info);
     const char **names = malloc((info->enabledExtensionCount + 1) * sizeof *names);
     if (!names) return VK_ERROR_OUT_OF_HOST_MEMORY;
@@ -255,13 +228,9 @@ static VKAPI_ATTR VkResult VKAPI_CALL create_device(VkPhysicalDevice adapter,
     asked.pNext = &executables;
     VkResult result = INSTANCE_BELOW(vkCreateDevice)(adapter, &asked, allocator, made);
     free(names);
-    if (result == VK_SUCCESS) below.device = *made;
+    if (result == VK_SUCCESS) the_device = *made;
     return result;
 }
-
-static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_proc(VkDevice device, const char *name);
-static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL instance_proc(VkInstance instance,
-                                                              const char *name);
 
 static PFN_vkVoidFunction ours(const char *name) {
     static const struct {
@@ -290,24 +259,4 @@ static PFN_vkVoidFunction ours(const char *name) {
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)
         if (strcmp(name, table[i].name) == 0) return table[i].function;
     return strncmp(name, "vkCmd", 5) == 0 ? (PFN_vkVoidFunction)command : NULL;
-}
-
-static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL device_proc(VkDevice device, const char *name) {
-    PFN_vkVoidFunction found = ours(name);
-    return found ? found : below.device_proc ? below.device_proc(device, name) : NULL;
-}
-
-static VKAPI_ATTR PFN_vkVoidFunction VKAPI_CALL instance_proc(VkInstance instance,
-                                                              const char *name) {
-    PFN_vkVoidFunction found = ours(name);
-    return found ? found : below.instance_proc ? below.instance_proc(instance, name) : NULL;
-}
-
-__attribute__((visibility("default"))) VKAPI_ATTR VkResult VKAPI_CALL
-vkNegotiateLoaderLayerInterfaceVersion(VkNegotiateLayerInterface *version) {
-    if (version->loaderLayerInterfaceVersion > 2) version->loaderLayerInterfaceVersion = 2;
-    version->pfnGetInstanceProcAddr = instance_proc;
-    version->pfnGetDeviceProcAddr = device_proc;
-    version->pfnGetPhysicalDeviceProcAddr = NULL;
-    return VK_SUCCESS;
 }

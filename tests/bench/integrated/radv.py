@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from engine.shader import Kernel
+from tests.bench import vulkan_layer
 from tests.bench.integrated.machine_code import Mix, hot_loop
+from tests.bench.vulkan_layer import MissingError
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -25,10 +26,6 @@ FAMILY = "raven"
 MAX_WAVES = 10
 """Waves that a SIMD of GCN has room for, however few registers they take."""
 LIMIT_S = 120.0
-
-
-class MissingError(RuntimeError):
-    """Something is not installed that compiling needs."""
 
 
 class CompileError(RuntimeError):
@@ -62,7 +59,7 @@ class Compiler:
         folder = Path(self._folder.name)
         self._file = folder / "compiled.jsonl"
         drivers = ":".join(map(str, _drivers()))
-        _build_layer(folder)
+        vulkan_layer.build(HERE / "layer.c", folder)
         self._variables = {
             **os.environ,
             **dict.fromkeys(("VK_DRIVER_FILES", "VK_ICD_FILENAMES"), drivers),
@@ -128,18 +125,3 @@ def _drivers() -> list[Path]:
     if not found:
         raise MissingError("Mesa's RADV is not installed (Debian: mesa-vulkan-drivers)")
     return found
-
-
-def _build_layer(folder: Path) -> None:
-    compiler = shutil.which("cc") or shutil.which("gcc")
-    if compiler is None:
-        raise MissingError("no C compiler is installed (Debian: gcc)")
-    files = [str(folder / "liblayer.so"), str(HERE / "layer.c")]
-    command = [compiler, "-O2", "-shared", "-fPIC", "-o", *files]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        first = next((x for x in done.stderr.splitlines() if "error" in x), "it does not say why")
-        raise MissingError(
-            f"the Vulkan layer does not compile (Debian: libvulkan-dev, libc6-dev): {first.strip()}"
-        )
-    shutil.copy(HERE / "layer.json", folder)

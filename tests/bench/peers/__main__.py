@@ -22,12 +22,13 @@ from engine.ir import Array
 from engine.tools.bench_report import machine, versions
 from tests.bench import models
 from tests.bench.integrated.fitness import fitness
-from tests.bench.integrated.radv import CompileError, Compiler, MissingError
+from tests.bench.integrated.radv import CompileError, Compiler
 from tests.bench.peers import engines, report
 from tests.bench.peers.contest import Case, Found, Setup, WorkerError, contest
 from tests.bench.peers.host import host_costs
 from tests.bench.peers.plans import plan_costs
 from tests.bench.peers.starts import cold_starts
+from tests.bench.vulkan_layer import MissingError
 from tests.real_models import MODELS as TRAINED
 from tests.real_models import RealModel
 

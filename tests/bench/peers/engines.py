@@ -13,6 +13,9 @@ from typing import Any
 
 import platformdirs
 
+from tests.bench import vulkan_layer
+from tests.bench.vulkan_layer import MissingError
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 DAWN_LAYER = "VK_LAYER_ENGINE_dynamic_indexing"
@@ -189,13 +192,10 @@ def _environment(folder: Path, packages: tuple[str, ...]) -> None:
 
 def _vulkan_layer(folder: Path) -> None:
     """Builds the layer that lets Dawn take old software Vulkan; needs a compiler and headers."""
-    compiler = shutil.which("cc")
-    if compiler is None or (folder / "layer.json").exists():
+    if (folder / "layer.json").exists():
         return
     folder.mkdir(exist_ok=True)
-    source = HERE / "dynamic_indexing_layer.c"
-    command = [compiler, "-O2", "-shared", "-fPIC", "-o", folder / "liblayer.so", source]
-    if subprocess.run(command, check=False).returncode:
-        print("  the Vulkan layer cannot be built: engines on Dawn may refuse software Vulkan")
-        return
-    shutil.copy(HERE / "dynamic_indexing_layer.json", folder / "layer.json")
+    try:
+        vulkan_layer.build(HERE / "dynamic_indexing_layer.c", folder)
+    except MissingError as error:
+        print(f"  engines on Dawn may refuse software Vulkan: {error}")
