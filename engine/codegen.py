@@ -61,6 +61,38 @@ class _Term:
     apart: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True)
+class _Form:
+    """An accessor by which kernels load.
+
+    Attributes:
+        place: its parameters, where the element is.
+        wide: whether it loads four.
+        index: `i`, the number of the (first) element, where that is no parameter.
+        by: "plane" or "channel" where the parameters tell which one the element is of.
+    """
+
+    place: str
+    wide: bool = False
+    index: str = ""
+    by: str = ""
+
+
+_FORMS = {
+    "load": _Form("i: u32"),
+    "load4": _Form("i: u32", wide=True),
+    "quad": _Form("q: u32", wide=True, index="q * 4u"),
+    "plane_load": _Form("p: u32, i: u32", by="plane"),
+    "plane_quad": _Form("p: u32, q: u32", wide=True, index="q * 4u", by="plane"),
+    "channel_load": _Form("p: u32, c: u32, i: u32", by="channel"),
+    "channel_quad": _Form("p: u32, c: u32, q: u32", wide=True, index="q * 4u", by="channel"),
+    "lane": _Form("q: u32, k: u32", index="q * 4u + k"),
+}
+BEGIN = "begin"
+LOADS = (*_FORMS, BEGIN)
+"""Accessors by which kernels load, and what tells where the tensor begins."""
+
+
 def generate(
     graph: Graph,
     group: Group,
@@ -118,36 +150,31 @@ def generate_loads(
 
     Args:
         tensor: the WGSL name of what the prologue makes.
-        forms: which accessors to write: "load", "load4", "quad", "plane_load", "plane_quad",
-            "channel_load", "channel_quad", "begin", "lane".
+        forms: which accessors to write, of `LOADS`.
         planes: whether planes of the tensor are those of what the prologue makes.
     """
     value = graph.tensor(prologue.value)
     if value is None or value.shape is None:
         raise PlanError(f"{prologue.value!r}, which is computed where it is loaded, has no shape")
-    known = {f.split("_")[0] for f in forms if "_" in f} if planes else set()
+    known = {_FORMS[f].by for f in forms if f != BEGIN} - {""} if planes else set()
     by = "channel" if known == {"channel"} else "plane" if known else ""
     declared = Declarations(graph, storages, value.shape, f"{tensor}_", by)
     terms = _terms(declared, prologue.nodes, target)
     kind = value.dtype.wgsl
     texts = []
-    for form in forms:
-        if form == "begin":
+    for name in forms:
+        if name == BEGIN:
             texts.append(_text(f"fn begin_{tensor}() -> u32", ["return 0u;"]))
             continue
-        wide, in_plane = form in ("load4", "quad") or form.endswith("_quad"), "_" in form
-        quad = form.endswith("quad")
-        lines, names = _computed(declared, terms, {}, wide, in_plane, quad)
-        names.update(_narrowed(declared, lines, prologue.value, names[prologue.value], wide))
+        form = _FORMS[name]
+        quad = form.wide and bool(form.index)
+        lines, names = _computed(declared, terms, {}, form.wide, bool(form.by), quad)
+        names.update(_narrowed(declared, lines, prologue.value, names[prologue.value], form.wide))
         lines.append(f"return {names[prologue.value]};")
-        if quad and any(re.search(r"\bi\b", line) for line in lines):
-            lines.insert(0, "let i = q * 4u;")
-        if form == "lane":
-            lines.insert(0, "let i = q * 4u + k;")
-        place = "q: u32" if quad else "q: u32, k: u32" if form == "lane" else "i: u32"
-        plane = {"plane": "p: u32, ", "channel": "p: u32, c: u32, "}.get(form.split("_")[0], "")
-        result = f"vec4<{kind}>" if wide else kind
-        texts.append(_text(f"fn {form}_{tensor}({plane}{place}) -> {result}", lines))
+        if form.index and any(re.search(r"\bi\b", line) for line in lines):
+            lines.insert(0, f"let i = {form.index};")
+        result = f"vec4<{kind}>" if form.wide else kind
+        texts.append(_text(f"fn {name}_{tensor}({form.place}) -> {result}", lines))
     tensors = {name: value for value, name in declared.tensors.items()}
     fused = Fused(
         replaces=frozenset([tensor]),

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from engine import costs
 from engine.checks import LimitError, misfit
-from engine.codegen import Chain, generate, generate_loads
+from engine.codegen import LOADS, Chain, generate, generate_loads
 from engine.dims import Dim, product
 from engine.dtypes import DType
 from engine.errors import PlanError
@@ -24,12 +24,6 @@ from engine.reach import Reach, reach
 from engine.shader import Fused, Kernel, Placed, preprocess, render
 from engine.target import Target
 from engine.tuning import DEFAULT, Tuning, tuned_as
-
-LOADS = (
-    *("load", "load4", "quad", "plane_load", "plane_quad"),
-    *("channel_load", "channel_quad", "begin", "lane"),
-)
-"""Accessors by which kernels load."""
 
 
 class Lowerer:
