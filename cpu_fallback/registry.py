@@ -113,8 +113,8 @@ class PreparedNode:
             result = self.function(*inputs, spare=spare)
         else:
             result = self.function(*inputs)
-        if isinstance(result, np.ndarray) and self.n_outputs == 1 and result.dtype.kind not in "US":
-            return [result]
+        if isinstance(result, np.ndarray) and self.n_outputs == 1:
+            return [_as_value(result)]
         return _as_outputs(
             result if isinstance(result, tuple) else (result,), self.op_type, self.n_outputs
         )
