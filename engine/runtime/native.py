@@ -264,13 +264,13 @@ class NativeCalls:
     def __init__(self, ffi: Any, lib: Any, checked: Any, make_encoder: Any) -> None:
         self._ffi = ffi
         self._null = ffi.NULL
-        self._encoder = checked.wgpuDeviceCreateCommandEncoder
+        self._new_encoder = checked.wgpuDeviceCreateCommandEncoder
         self._make_encoder = make_encoder
         self._copy = lib.wgpuCommandEncoderCopyBufferToBuffer
-        self._finish = checked.wgpuCommandEncoderFinish
+        self._finish_encoder = checked.wgpuCommandEncoderFinish
         self._submit = checked.wgpuQueueSubmit
-        self._drop = lib.wgpuCommandBufferRelease
-        self._submitted = ffi.typeof("WGPUCommandBuffer[]")
+        self._release_commands = lib.wgpuCommandBufferRelease
+        self._commands_type = ffi.typeof("WGPUCommandBuffer[]")
         self._write = checked.wgpuQueueWriteBuffer
         self._begin = lib.wgpuCommandEncoderBeginComputePass
         self._set_pipeline = lib.wgpuComputePassEncoderSetPipeline
@@ -302,7 +302,7 @@ class NativeCalls:
         return *command[:4], 0, 1, 1, *command[7:]
 
     def encoder(self, device: Any) -> Any:
-        return self._make_encoder("", self._encoder(device._internal, self._null), device)
+        return self._make_encoder("", self._new_encoder(device._internal, self._null), device)
 
     def record(self, encoder: Any, commands: Sequence[Command], **options: Any) -> None:
         if options:
@@ -329,12 +329,12 @@ class NativeCalls:
         self._copy(encoder._internal, source._internal, 0, target._internal, 0, nbytes)
 
     def submit(self, device: Any, encoder: Any) -> None:
-        commands = self._finish(encoder._internal, self._null)
+        commands = self._finish_encoder(encoder._internal, self._null)
         try:
             queue = device.queue._internal
-            self._submit(queue, 1, self._ffi.new(self._submitted, [commands]))
+            self._submit(queue, 1, self._ffi.new(self._commands_type, [commands]))
         finally:
-            self._drop(commands)
+            self._release_commands(commands)
 
     def write(self, device: Any, buffer: Any, offset: int, data: Array) -> None:
         memory = self._ffi.from_buffer(data)

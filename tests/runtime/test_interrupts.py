@@ -102,7 +102,7 @@ def stages(device: Device) -> dict[str, tuple[Any, str]]:
         "record": (type(calls), "record"),
         "copy": (type(calls), "copy"),
         "submit": (device, "submit"),
-        "finish": (GPUCommandEncoder, "finish") if in_python else (calls, "_finish"),
+        "finish": (GPUCommandEncoder, "finish") if in_python else (calls, "_finish_encoder"),
         "queue submit": (type(device.queue), "submit") if in_python else (calls, "_submit"),
         "poll": (type(calls), "_wait"),
     }
