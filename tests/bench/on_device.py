@@ -33,7 +33,7 @@ PROFILED = (
 """Benchmark models, and trained ones, that are timed and profiled."""
 SHORT_PROFILED = ("conv3x3", "ppocr_cls")
 SHORT_CHECKED = ("ppocr_cls", "mtcnn_rnet", "silero_vad_plain")
-TESTS = ("tests/ops/test_matmul.py", "tests/ops/test_conv.py", "tests/ops/test_softmax.py")
+TESTS = tuple(f"tests/ops/test_{n}.py" for n in ("matmul", "conv", "conv_tiles", "softmax"))
 """Kernels that depend most on the driver."""
 
 
