@@ -4,7 +4,8 @@
 // w: [groups * multiplier, kernel_d, kernel_h, kernel_w] f32
 // b: [groups * multiplier] f32, with BIAS
 // y: [N, groups * multiplier, out_d, out_h, out_w] f32
-// flags: BIAS; ROLLED: the text is a loop over rows that stores them, and the depth is 1
+// flags: BIAS; ROLLED: the text is a loop over rows that stores them, and the depth is 1; FLAT: the
+// depth of y is 1; IMAGES: N may be over 1; MULTIPLIED: so may be the multiplier
 // dispatch: one workgroup computes WORKGROUP_SIZE strips
 struct Params {
     tiles: u32,
@@ -44,11 +45,24 @@ fn main(
     let column = (tile % params.tiles_w) * params.columns;
     let oh = (h_rest % params.tiles_h) * params.rows;
     let d_rest = h_rest / params.tiles_h;
+//# if FLAT
+    let od = 0u;
+    let plane = d_rest;
+//# else
     let od = d_rest % params.out_d;
     let plane = d_rest / params.out_d;
-    let channels = params.groups * params.multiplier;
-    let channel = plane % channels;
-    let image = ((plane / channels) * params.groups + channel / params.multiplier) * params.in_d;
+//# endif
+//# if IMAGES
+    let channel = plane % (params.groups * params.multiplier);
+//# else
+    let channel = plane;
+//# endif
+//# if MULTIPLIED
+    // the multiplier divides the channels of an image
+    let image = plane / params.multiplier * params.in_d;
+//# else
+    let image = plane * params.in_d;
+//# endif
     let first = i32(column * params.stride_w) - params.pad_w;
     let first_h = i32(oh * params.stride_h) - params.pad_h;
     let first_d = i32(od * params.stride_d) - params.pad_d;

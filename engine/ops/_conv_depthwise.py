@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from engine.dims import Dim, Guard, at_least, ceildiv, divisible
+from engine.dims import Dim, Guard, at_least, ceildiv, divisible, is_static
 from engine.ops import KernelCall, Lowering, Stage, linear
 from engine.ops._conv_choice import software_columns
 from engine.ops._conv_strip import Strip, strip_rows
 from engine.ops._convolution import Geometry, trips_of
-from engine.ops._variants import choose
+from engine.ops._variants import choose, loop_clocks
 from engine.windows import Windows
+
+_TILES = ((4, 4), (4, 8), (2, 7), (3, 7), (4, 7), (5, 7), (2, 4), (2, 8))
+"""Rows and columns of strips for GPUs where sizes are known: maps are often multiples of seven."""
+NEAR = 1.1
+"""How much longer a strip may seem to take than another one that it is as fast as."""
+MOST_VALUES = 57
+"""Sums, weights, and pixels of a row: of more, four waves of a small GPU have no room."""
+_ENTER, _STORE, _STORE_OF_FOUR = 130, 12, 6
+"""Instructions of a strip but for its sums: in all, and for each pixel stored."""
 
 
 def usual_strip(win: Windows, software: bool) -> Strip:
@@ -31,12 +40,14 @@ def usual_strip(win: Windows, software: bool) -> Strip:
     return Strip(rows, columns, (height, width), (step_h, step_w), rolled=rolled)
 
 
-def _strips(win: Windows, planes: Dim, software: bool) -> list[tuple[Strip, tuple[Guard, ...]]]:
+def _strips(view: Lowering, win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
     """Strips of rows by columns, best first: large ones where enough of them are left."""
+    software = view.target.software
     strip = usual_strip(win, software)
     if strip.kernel is None:
         return [(strip, ())] if software else _strips_by_rows(win, planes)
-    height, width = strip.kernel
+    if not software:
+        strip = _fastest(strip, win, *map(view.likely, (planes, *win.out[1:])))
     strip = replace(strip, edge_rows=win.edges(strip.rows, axis=1), software=software)
     whole, pad = divisible(win.out[2], 4), win.begin[2]
     if not software:
@@ -45,21 +56,71 @@ def _strips(win: Windows, planes: Dim, software: bool) -> list[tuple[Strip, tupl
         strip = replace(strip, begin=(top, left))
     if software and software_columns(win.out[2]) == 7 and whole.known is False:
         strip = replace(strip, columns=7)
-    found = [(replace(strip, wide=True), (whole,)), (strip, ())]
-    if isinstance(pad, int):
+    found: list[tuple[Strip, tuple[Guard, ...]]] = [(strip, ())]
+    if strip.columns % 4 == 0:
+        found.insert(0, (replace(strip, wide=True), (whole,)))
+    if strip.columns % 4 == 0 and isinstance(pad, int):
         fours = replace(strip, wide=True, lead=pad % 4)
         guards = (whole, divisible(win.size[2], 4))
         eights = planes * ceildiv(win.out[1], 4 // strip.strides[0]) * ceildiv(win.out[2], 8)
         many = (*guards, at_least(eights, 4096), at_least(win.out[2], 16))
-        found = [(fours, guards), *found]
-        if height * width <= 9:
-            # of more weights and sums, only three waves of a small GPU have room
+        found.insert(0, (fours, guards))
+        if not is_static((planes, *win.out)) and _values(replace(strip, columns=8)) <= MOST_VALUES:
             found.insert(0, (replace(fours, columns=8), many))
     # of fours there are few edges: one text for all sizes is compiled once
     return [
         (replace(s, edges=win.edges(s.columns, s.wide, any_size=software and s.wide)), when)
         for s, when in found
     ]
+
+
+def _values(strip: Strip) -> int:
+    """Numbers that an invocation holds at once: sums, weights, and the pixels of a row."""
+    assert strip.kernel is not None
+    height, width = strip.kernel
+    pixels = (strip.columns - 1) * strip.strides[1] + width
+    return strip.rows * strip.columns + pixels + height * width
+
+
+def _loads(strip: Strip) -> int:
+    """Pixels and weights that an invocation loads."""
+    assert strip.kernel is not None
+    (height, width), (step_h, step_w) = strip.kernel, strip.strides
+    seen = ((strip.rows - 1) * step_h + height) * ((strip.columns - 1) * step_w + width)
+    return seen + height * width
+
+
+def _fastest(
+    usual: Strip, win: Windows, planes: int | None, out_h: int | None, out_w: int | None
+) -> Strip:
+    """The strip that a small GPU computes fastest, of those about as fast the one that loads least,
+    as misses of caches are not counted; the usual one for sizes unheard of."""
+    if planes is None or out_h is None or out_w is None:
+        return usual
+    # in rows of open length any pixel of seven may be the last one, and is tested for it
+    sizes = [t for t in _TILES if t[1] % 4 == 0 or isinstance(win.out[2], int)]
+    tiles = [replace(usual, rows=rows, columns=columns) for rows, columns in sizes]
+    fitting = [usual, *(t for t in tiles if _values(t) <= MOST_VALUES)]
+    clocks = [_clocks(strip, win, planes, out_h, out_w) for strip in fitting]
+    near = [s for s, took in zip(fitting, clocks, strict=True) if took <= NEAR * min(clocks)]
+    return min(near, key=lambda strip: _loads(strip) * _count(strip, planes, out_h, out_w))
+
+
+def _count(strip: Strip, planes: int, out_h: int, out_w: int) -> int:
+    """Strips of all planes."""
+    return planes * -(-out_h // strip.rows) * -(-out_w // strip.columns)
+
+
+def _clocks(strip: Strip, win: Windows, planes: int, out_h: int, out_w: int) -> int:
+    """Estimated clocks of a small GPU."""
+    assert strip.kernel is not None
+    strips = _count(strip, planes, out_h, out_w)
+    fours = strip.columns % 4 == 0 == out_w % 4
+    sums, taps = strip.rows * strip.columns, strip.kernel[0] * strip.kernel[1]
+    rows = (strip.rows - 1) * strip.strides[0] + strip.kernel[0]
+    tests = rows * len(win.edges(strip.columns, fours))
+    each = taps + (_STORE_OF_FOUR if fours else _STORE)
+    return loop_clocks(1, -(-strips // 64), _ENTER + tests + sums * each, _loads(strip))
 
 
 def _strips_by_rows(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
@@ -86,8 +147,11 @@ def depthwise_stage(view: Lowering, geo: Geometry) -> Stage:
     if bias:
         tensors["b"] = view.node.inputs[2]
     planes = geo.batch * geo.group * geo.group_out * win.out[0]
+    several = {"IMAGES": geo.batch, "MULTIPLIED": geo.group_out}
+    flags = frozenset(name for name, count in several.items() if count != 1)
+    flags |= frozenset(["BIAS"] * bias + ["FLAT"] * (win.out[0] == 1))
     calls = []
-    for strip, guards in _strips(win, planes, view.target.software):
+    for strip, guards in _strips(view, win, planes):
         tiles_w = ceildiv(win.out[2], strip.columns)
         tiles_h = ceildiv(win.out[1], strip.rows)
         count = planes * tiles_h * tiles_w
@@ -107,7 +171,7 @@ def depthwise_stage(view: Lowering, geo: Geometry) -> Stage:
                 tensors,
                 params,
                 linear(count),
-                flags=frozenset(["BIAS"] * bias + ["ROLLED"] * strip.rolled),
+                flags=flags | frozenset(["ROLLED"] * strip.rolled),
                 text={"START": strip.start(), "TAPS": strip.taps(), "STORE": strip.store()},
                 trips=trips_of(geo),
                 when=guards,

@@ -63,14 +63,17 @@ def part_of(oracle: Any, start: int, size: Sequence[int]) -> Any:
     return lambda *values: oracle(*values)[:, :, h, w]
 
 
-def lowered(case: OpCase, style: str = "", front: int = 0, **of: Any) -> list[KernelCall]:
-    """The first call of each stage of a convolution; `front`: operators in front of input 0."""
-    graph, node, _ = inferred(case)
+def lowered(
+    case: OpCase, style: str = "", front: int = 0, dynamic: bool = False, **of: Any
+) -> list[KernelCall]:
+    """The first call of each stage of a convolution; `front`: operators in front of input 0;
+    `dynamic`: sizes are open, and those of the case likely."""
+    graph, node, binding = inferred(case, dynamic=dynamic)
     op = definition(node)
     assert op is not None and op.lower is not None
     target, before = Target(**of), {node.inputs[0]: front} if front else {}
     names = (lambda t: "scratch"), (lambda *a: "derived")
-    view = Lowering(graph, node, target, *names, style, front=before)
+    view = Lowering(graph, node, target, *names, style, binding, before)
     return [stage[0] for stage in op.lower(view)]
 
 

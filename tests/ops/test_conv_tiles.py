@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -164,8 +165,44 @@ def test_strips_are_as_high_as_each_other() -> None:
         case = conv((1, 8, height, 24), (8, 1, 5, 5), group=8, pads=[2] * 4)
         return {int(c.params["rows"]) for c in lowered(case, software=software)}  # type: ignore[arg-type]
 
-    assert rows(20, False) == {4} and rows(1, False) == {1}
+    assert rows(1, False) == {1}
     assert [rows(n, True) for n in (1, 3, 16, 20, 56)] == [{1}, {3}, {16}, {10}, {14}]
+
+
+def strip_for(x: Sequence[int], size: int, dynamic: bool = False, **attrs: Any) -> tuple[int, int]:
+    """Rows and columns of a strip on a GPU."""
+    case = conv(x, (x[1], 1, size, size), group=x[1], pads=[size // 2] * 4, **attrs)
+    call = lowered(case, dynamic=dynamic)[0]
+    return call.params["rows"], call.params["columns"]  # type: ignore[return-value]
+
+
+def test_strips_fit_maps() -> None:
+    assert strip_for((1, 144, 56, 56), 3) == (4, 8)
+    assert strip_for((1, 576, 14, 14), 3) == (5, 7)
+    assert strip_for((1, 960, 7, 7), 3) == (4, 7)
+    assert strip_for((1, 144, 56, 56), 3, strides=[2, 2]) == (4, 7)
+    assert strip_for((1, 8, 9, 9), 3) == (2, 4), "so that more of a GPU is busy"
+    assert strip_for((1, 192, 20, 20), 5) == (3, 7)
+    assert strip_for((1, 128, 48, 48), 5, strides=[2, 2]) == (4, 4), "four waves have room"
+    assert strip_for((1, 128, 20, 20), 5, dynamic=True) == (4, 4), "any of seven may be the last"
+
+
+LARGE_STRIPS = [
+    conv((1, 576, 14, 14), (576, 1, 3, 3), group=576, pads=[1] * 4),
+    conv((2, 480, 7, 7), (960, 1, 3, 3), group=480, pads=[1] * 4),
+    conv((1, 144, 29, 28), (144, 1, 3, 3), group=144, pads=[1] * 4, strides=[2, 2]),
+    conv((2, 96, 20, 19), (96, 1, 5, 5), group=96, pads=[2] * 4),
+    conv((1, 64, 3, 14, 14), (128, 1, 3, 3, 3), group=64, pads=[1] * 6),
+    conv((2, 32, 3, 14, 14), (32, 1, 3, 3, 3), group=32, pads=[0, 1, 1, 0, 1, 1]),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", LARGE_STRIPS, ids=case_id)
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+def test_large_strips(case: OpCase, dynamic: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ENGINE_TARGET", "baseline")
+    check_gpu(case, dynamic=dynamic)
 
 
 def test_what_is_computed_in_front_of_a_pointwise_kernel_is_shared_by_more_channels() -> None:
