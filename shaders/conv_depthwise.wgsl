@@ -1,4 +1,5 @@
 // Convolution with one input channel a group: a strip of rows of one channel per invocation.
+// With one output channel a group, the input channels of a group are the depth of x and w.
 // spec: ONNX Conv-22
 // x: [N, groups, in_d, in_h, in_w] f32
 // w: [groups * multiplier, kernel_d, kernel_h, kernel_w] f32

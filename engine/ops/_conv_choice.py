@@ -39,7 +39,7 @@ class Kind(enum.Enum):
     ones that follow from more than the geometry; costs do not know of them.
     """
 
-    DEPTHWISE = "one channel a group: strips of it in registers"
+    DEPTHWISE = "one channel in or out a group: strips of it in registers"
     PRODUCT = "images of one pixel: a product of two matrices"
     POINTWISE = "one tap and no pads: register tiles over whole planes"
     DENSE = "register tiles over rows of pixels"
@@ -47,7 +47,7 @@ class Kind(enum.Enum):
 
 def kind_of(geo: Geometry) -> Kind:
     """The kernel for a geometry."""
-    if geo.group_in == 1 and geo.group > 1:
+    if geo.single or (geo.group_in == 1 and geo.group > 1):
         return Kind.DEPTHWISE
     if not is_pointwise(geo.win):
         return Kind.DENSE
@@ -298,8 +298,9 @@ def parts_of(geo: Geometry, rows: Dim, width: Dim, loop: Loop, target: Target) -
     ways = [usual_way(geo, width, target, front=loop.front > 0), *_small_ways(geo)]
 
     def clocks(parts: int) -> int:
-        part = replace(geo, group=parts, group_in=channels // parts)
-        found, _ = fastest(part, ways, rows, width, replace(loop, trips=trips // parts))
+        found, _ = fastest(
+            geo.in_parts(parts), ways, rows, width, replace(loop, trips=trips // parts)
+        )
         return found + parts_clocks(size, parts)
 
     fitting = [n for n in (1, 2, 4, 8) if channels % (4 * n) == 0 and channels >= 32 * n] or [1]

@@ -9,13 +9,16 @@ from engine.ops import KernelCall, Lowering, Stage, linear
 from engine.ops._conv_choice import software_columns
 from engine.ops._conv_strip import Strip, strip_rows
 from engine.ops._convolution import Geometry, trips_of
-from engine.ops._variants import choose, loop_clocks
+from engine.ops._variants import CLEARLY, choose, loop_clocks, parts_clocks
+from engine.target import Target
 from engine.windows import Windows
 
 _TILES = ((4, 4), (4, 8), (2, 7), (3, 7), (4, 7), (5, 7), (2, 4), (2, 8))
 """Rows and columns of strips for GPUs where sizes are known: maps are often multiples of seven."""
 NEAR = 1.1
 """How much longer a strip may seem to take than another one that it is as fast as."""
+MOST_TAPS = 25
+"""Of a plane of a kernel that text is unrolled over."""
 MOST_VALUES = 57
 """Sums, weights, and pixels of a row: of more, four waves of a small GPU have no room."""
 _ENTER, _STORE, _STORE_OF_FOUR = 130, 12, 6
@@ -32,12 +35,34 @@ def usual_strip(win: Windows, software: bool) -> Strip:
     unrolled = max(step_h, step_w) <= 2 and max(win.dilations[1:]) == 1
     if not (unrolled and isinstance(height, int) and isinstance(width, int)):
         return Strip(1, 4)
-    if max(height, width) > 5:
+    if height * width > MOST_TAPS:
         return Strip(1, 4)
     rolled = software and win.kernel[0] == win.size[0] == win.out[0] == 1 and win.out[1] != 1
     rows = strip_rows(step_h, win.out[1], rolled)
     columns = 4 if rows > 1 else 8
     return Strip(rows, columns, (height, width), (step_h, step_w), rolled=rolled)
+
+
+def is_single(geo: Geometry, target: Target) -> bool:
+    """Whether strips suit a convolution of one output channel a group.
+
+    Register tiles have four channels at least, of which three would be idle. Planes are two axes,
+    the third is left to the channels. Software needs text that is unrolled over the kernel.
+    """
+    win = geo.win
+    flat = win.size[0] == win.out[0] == win.kernel[0] == 1 and win.begin[0] == 0
+    if not (flat and geo.group_out == 1 and isinstance(geo.group_in, int)):
+        return False
+    if geo.group_in == 1 < geo.group or win.kernel == (1, 1, 1) or any(win.outside):
+        return False
+    return not target.software or usual_strip(win, True).kernel is not None
+
+
+def channels_first(geo: Geometry) -> Geometry:
+    """The same, the input channels of a group as the first axis of its windows."""
+    win, channels = geo.win, geo.group_in
+    size, kernel = (channels, *win.size[1:]), (channels, *win.kernel[1:])
+    return replace(geo, win=replace(win, size=size, kernel=kernel), group_in=1, single=True)
 
 
 def _strips(view: Lowering, win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
@@ -97,13 +122,40 @@ def _fastest(
     as misses of caches are not counted; the usual one for sizes unheard of."""
     if planes is None or out_h is None or out_w is None:
         return usual
-    # in rows of open length any pixel of seven may be the last one, and is tested for it
-    sizes = [t for t in _TILES if t[1] % 4 == 0 or isinstance(win.out[2], int)]
-    tiles = [replace(usual, rows=rows, columns=columns) for rows, columns in sizes]
-    fitting = [usual, *(t for t in tiles if _values(t) <= MOST_VALUES)]
+    fitting = _fitting(usual, win)
     clocks = [_clocks(strip, win, planes, out_h, out_w) for strip in fitting]
     near = [s for s, took in zip(fitting, clocks, strict=True) if took <= NEAR * min(clocks)]
     return min(near, key=lambda strip: _loads(strip) * _count(strip, planes, out_h, out_w))
+
+
+def _fitting(usual: Strip, win: Windows) -> list[Strip]:
+    """The usual strip, and those of `_TILES` that leave four waves of a small GPU room."""
+    # in rows of open length any pixel of seven may be the last one, and is tested for it
+    sizes = [t for t in _TILES if t[1] % 4 == 0 or isinstance(win.out[2], int)]
+    tiles = [replace(usual, rows=rows, columns=columns) for rows, columns in sizes]
+    return [usual, *(t for t in tiles if _values(t) <= MOST_VALUES)]
+
+
+def parts_of_single(view: Lowering, geo: Geometry) -> int:
+    """Parts of the input channels, each a sum of its own, that a small GPU computes fastest."""
+    usual = usual_strip(geo.win, view.target.software)
+    if not geo.single or geo.group > 1 or view.target.software or usual.kernel is None:
+        return 1
+    batch, out_h, out_w = map(view.likely, (geo.batch, *geo.win.out[1:]))
+    if batch is None or out_h is None or out_w is None:
+        return 1
+    channels = geo.win.kernel[0]
+    assert isinstance(channels, int)
+
+    def clocks(parts: int) -> int:
+        win = geo.in_parts(parts).win
+        strips = _fitting(usual, win)
+        took = min(_clocks(strip, win, batch * parts, out_h, out_w) for strip in strips)
+        return took + parts_clocks(batch * out_h * out_w, parts)
+
+    fitting = [n for n in (1, 2, 4, 8) if channels % n == 0 and channels >= 8 * n] or [1]
+    best = min(fitting, key=clocks)
+    return best if CLEARLY * clocks(best) < clocks(1) else 1
 
 
 def _count(strip: Strip, planes: int, out_h: int, out_w: int) -> int:
@@ -115,12 +167,13 @@ def _clocks(strip: Strip, win: Windows, planes: int, out_h: int, out_w: int) -> 
     """Estimated clocks of a small GPU."""
     assert strip.kernel is not None
     strips = _count(strip, planes, out_h, out_w)
+    depth = win.kernel[0] if isinstance(win.kernel[0], int) else 1
     fours = strip.columns % 4 == 0 == out_w % 4
     sums, taps = strip.rows * strip.columns, strip.kernel[0] * strip.kernel[1]
     rows = (strip.rows - 1) * strip.strides[0] + strip.kernel[0]
     tests = rows * len(win.edges(strip.columns, fours))
-    each = taps + (_STORE_OF_FOUR if fours else _STORE)
-    return loop_clocks(1, -(-strips // 64), _ENTER + tests + sums * each, _loads(strip))
+    once = _ENTER + sums * (_STORE_OF_FOUR if fours else _STORE)
+    return loop_clocks(depth, -(-strips // 64), tests + sums * taps + once // depth, _loads(strip))
 
 
 def _strips_by_rows(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
@@ -142,8 +195,9 @@ def _strips_by_rows(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard,
 
 def depthwise_stage(view: Lowering, geo: Geometry) -> Stage:
     """The dispatch: strips of rows by columns of every channel of the output."""
-    win, bias = geo.win, view.has(2)
-    tensors = {"x": view.node.inputs[0], "w": view.node.inputs[1], "y": view.node.outputs[0]}
+    win, bias = geo.win, view.has(2) and not geo.sums
+    y = geo.sums or view.node.outputs[0]
+    tensors = {"x": view.node.inputs[0], "w": view.node.inputs[1], "y": y}
     if bias:
         tensors["b"] = view.node.inputs[2]
     planes = geo.batch * geo.group * geo.group_out * win.out[0]

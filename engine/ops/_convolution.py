@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
-from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, product
+from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, floordiv, product
 from engine.errors import ShapeError
 from engine.ir import Shape
 from engine.ops import YES, NodeView, Support, no, yes_if
@@ -56,6 +57,7 @@ class Geometry:
             weights; 0 where they do not.
         style: the tile that tuning chose, a name in `STYLES`; "" for none.
         sums: where sums go if each `group` is a part of the input channels; "" if it is none.
+        single: whether the input channels of the only output channel are the first axis of `win`.
     """
 
     win: Windows
@@ -67,11 +69,21 @@ class Geometry:
     shared_columns: int = 0
     style: str = ""
     sums: str = ""
+    single: bool = False
 
     @property
     def shares(self) -> bool:
         """Whether the invocations of a subgroup share the loads of weights."""
         return self.shared_columns > 0
+
+    def in_parts(self, parts: int, sums: str = "") -> Geometry:
+        """The same of one group with parts of the input channels as groups, whose sums go there."""
+        if not self.single:
+            return replace(self, group=parts, group_in=floordiv(self.group_in, parts), sums=sums)
+        size, kernel = self.win.size, self.win.kernel
+        channels = floordiv(size[0], parts)
+        win = replace(self.win, size=(channels, *size[1:]), kernel=(channels, *kernel[1:]))
+        return replace(self, win=win, group=parts, sums=sums)
 
     @property
     def taps(self) -> Dim:

@@ -13,6 +13,7 @@ from cpu_fallback.windows import Windows, windows
 from engine.ops import NodeView
 from engine.ops._conv_choice import Kind, kind_of, usual_way
 from engine.ops._conv_depthwise import usual_strip
+from engine.ops._conv_strip import TAPS_AT_ONCE
 from engine.ops._convolution import Geometry
 from engine.ops._work import FLOAT_NBYTES, ceil_to, in_shape, integers, out_shape
 from engine.work import CpuWork, GpuWork, Products
@@ -198,7 +199,10 @@ def depthwise_gpu(view: NodeView, geo: Geometry) -> GpuWork:
     strips = ceil_to(planes * -(-out_h // rows) * -(-out_w // columns), LANES)
     taps = height * width
     seen = ((rows - 1) * step_h + height) * ((columns - 1) * step_w + width)
-    loads = strips * depth * (taps * (columns + 1) if strip.kernel is None else seen + taps)
+    if strip.kernel is None:
+        together = 1 if view.target.software or win.dilations[2] > 1 else TAPS_AT_ONCE
+        seen = height * (width + -(-width // together) * (columns - 1) * min(step_w, together))
+    loads = strips * depth * (seen + taps)
     fmas = strips * depth * rows * columns * taps
     return GpuWork(1, loads=loads, ops=FMA_OPS * fmas, nbytes=prod(out_shape(view)) * FLOAT_NBYTES)
 
@@ -211,9 +215,10 @@ def conv_loads(view: NodeView, geo: Geometry) -> float:
     pixels = prod(integers(win.out)) / max(prod(integers(win.size)), 1)
     if kind_of(geo) is Kind.DEPTHWISE:
         _, step_h, step_w = win.strides
-        rows = 4 // step_h if max(height, width, 2 * step_h, 2 * step_w) <= 5 else 1
-        seen_h, seen_w = (rows - 1) * step_h + height, 3 * step_w + width
-        return group_out * depth * pixels * seen_h * seen_w / (4 * rows)
+        strip = usual_strip(win, view.target.software)
+        seen_h = (strip.rows - 1) * step_h + height
+        seen_w = (strip.columns - 1) * step_w + width
+        return group_out * depth * pixels * seen_h * seen_w / (strip.rows * strip.columns)
     front = kind_of(geo) is Kind.POINTWISE
     tile = usual_way(geo, integers(win.out)[2], view.target, front=front).tile
     row = (tile.columns - 1) * min(win.strides[2], width) + width

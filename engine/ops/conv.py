@@ -47,7 +47,7 @@ from engine.ops._conv_choice import (
     styled,
     ways_of,
 )
-from engine.ops._conv_depthwise import depthwise_stage
+from engine.ops._conv_depthwise import channels_first, depthwise_stage, is_single, parts_of_single
 from engine.ops._conv_tile import Tile, indented, join
 from engine.ops._convolution import (
     Geometry,
@@ -121,6 +121,8 @@ def geometry(view: NodeView) -> Geometry:
     x, w = view.shape(0), view.shape(1)
     group_out = w[0] // group
     geo = Geometry(_windows(view).without_units(), x[0], group, w[1], group_out, pack_of(group_out))
+    if is_single(geo, view.target):
+        return channels_first(geo)
     if not shares_loads(view.target) or (bounds(group_out)[1] or 8) < 8:
         return geo
     rows, width, loop = _loop(geo, view.target)
@@ -137,7 +139,8 @@ def _loads_by_plane(view: NodeView) -> bool:
 
 
 def _border(view: NodeView, pad: NodeView) -> Node | str:
-    if kind_of(geometry(view)) is Kind.DEPTHWISE:
+    geo = geometry(view)
+    if kind_of(geo) is Kind.DEPTHWISE and not geo.single:
         return "a depthwise convolution loads neighbours at once"
     return with_border(view, pad)
 
@@ -154,7 +157,8 @@ def _lower(view: Lowering) -> list[Stage]:
     geo = geometry(view)
     kind = kind_of(geo)
     if kind is Kind.DEPTHWISE:
-        return [depthwise_stage(view, geo)]
+        parts = parts_of_single(view, geo)
+        return _split(view, geo, parts) if parts > 1 else [depthwise_stage(view, geo)]
     if kind is Kind.PRODUCT:
         return [_product(view, geo)]
     size = _tile_size(view, geo)
@@ -193,10 +197,11 @@ def _split(view: Lowering, geo: Geometry, parts: int) -> list[Stage]:
     plane = product(geo.win.out)
     step = geo.group_out * plane
     sums = view.scratch(FLOAT32, (geo.batch, parts, geo.group_out, plane))
-    part = replace(geo, group=parts, group_in=floordiv(geo.group_in, parts), sums=sums)
+    part = geo.in_parts(parts, sums)
+    stages = [depthwise_stage(view, part)] if geo.single else _direct(view, part)
     bias = view.node.inputs[2] if view.has(2) else ""
     y, place = view.node.outputs[0], (geo.group_out, plane, 1, 0)
-    return [*_direct(view, part), sum_stage(sums, y, geo.batch * step, parts, step, bias, place)]
+    return [*stages, sum_stage(sums, y, geo.batch * step, parts, step, bias, place)]
 
 
 def _parts(view: Lowering, geo: Geometry) -> int:

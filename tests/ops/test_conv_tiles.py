@@ -205,6 +205,47 @@ def test_large_strips(case: OpCase, dynamic: bool, monkeypatch: pytest.MonkeyPat
     check_gpu(case, dynamic=dynamic)
 
 
+SINGLE = [
+    conv((2, 33, 17, 19), (1, 33, 3, 3), pads=[1] * 4),
+    conv((1, 512, 14, 14), (1, 512, 3, 3), pads=[1] * 4),
+    conv((2, 64, 6, 5), (1, 64, 3, 3), pads=[1] * 4, bias=False),
+    conv((1, 6, 12, 16), (2, 3, 5, 5), group=2, pads=[2] * 4, strides=[2, 1]),
+    conv((2, 8, 21, 12), (1, 8, 7, 3), pads=[3, 1, 3, 1]),
+    conv((2, 16, 90), (1, 16, 3), pads=[1, 1], strides=[2]),
+    conv((1, 1, 700), (1, 1, 256), pads=[127, 127], strides=[2]),
+    conv((1, 3, 40, 30), (1, 3, 9, 9), dilations=[2, 2], pads=[8] * 4),
+    conv((1, 4, 5, 6, 7), (1, 4, 3, 3, 3), pads=[1] * 6),
+]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("software", [False, True], ids=["gpu", "software"])
+@pytest.mark.parametrize("dynamic", [False, True], ids=["static", "dynamic"])
+@pytest.mark.parametrize("case", SINGLE, ids=case_id)
+def test_one_output_channel(
+    case: OpCase, dynamic: bool, software: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ENGINE_TARGET", "baseline")
+    monkeypatch.setattr(targets, "is_software", lambda kind: software)
+    check_gpu(case, dynamic=dynamic)
+
+
+def test_one_output_channel_leaves_none_idle() -> None:
+    def shaders(x: Sequence[int], w: Sequence[int], software: bool = False) -> list[str]:
+        return [c.shader for c in lowered(conv(x, w), software=software)]
+
+    for software in (False, True):
+        assert shaders((1, 8, 40, 40), (1, 8, 3, 3), software) == ["conv_depthwise"]
+        assert shaders((1, 8, 40, 40), (2, 8, 3, 3), software) == ["conv_dense"]
+        assert shaders((1, 8, 40, 40), (1, 8, 1, 1), software) == ["conv_pointwise"]
+    wide = (1, 1, 4000), (1, 1, 256)
+    assert shaders(*wide) == ["conv_depthwise"]
+    assert shaders(*wide, True) == ["conv_dense"], "its text would be a loop over single taps"
+    few = (1, 512, 14, 14), (1, 512, 3, 3)
+    assert shaders(*few) == ["conv_depthwise", "matmul_sum"], "so that more of a GPU is busy"
+    assert shaders(*few, True) == ["conv_depthwise"]
+
+
 def test_what_is_computed_in_front_of_a_pointwise_kernel_is_shared_by_more_channels() -> None:
     def tiles(channels: int, front: int, kernel: int = 1, **of: Any) -> tuple[int, int]:
         (call,) = lowered(conv((1, 64, 56, 56), (channels, 64, kernel, kernel)), front=front, **of)
