@@ -91,6 +91,6 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") is None or gpu_adapters():
         return
     reason = "no Vulkan, Metal or D3D12 adapter (software Vulkan: Debian's mesa-vulkan-drivers)"
-    if os.environ.get("ENGINE_REQUIRE_ADAPTER") == "1":
-        pytest.fail(f"{reason}, and ENGINE_REQUIRE_ADAPTER=1 demands one", pytrace=False)
+    if os.environ.get("ENGINE_REQUIRE_GPU") == "1":
+        pytest.fail(f"{reason}, and ENGINE_REQUIRE_GPU=1 demands one", pytrace=False)
     pytest.skip(reason)
