@@ -10,7 +10,6 @@ from engine.ops._conv_choice import software_columns
 from engine.ops._conv_strip import Strip, strip_rows
 from engine.ops._convolution import Geometry, trips_of
 from engine.ops._variants import CLEARLY, choose, loop_clocks, parts_clocks
-from engine.target import Target
 from engine.windows import Windows
 
 _TILES = ((4, 4), (4, 8), (2, 7), (3, 7), (4, 7), (5, 7), (2, 4), (2, 8))
@@ -43,19 +42,18 @@ def usual_strip(win: Windows, software: bool) -> Strip:
     return Strip(rows, columns, (height, width), (step_h, step_w), rolled=rolled)
 
 
-def is_single(geo: Geometry, target: Target) -> bool:
+def is_single(geo: Geometry) -> bool:
     """Whether strips suit a convolution of one output channel a group.
 
     Register tiles have four channels at least, of which three would be idle. Planes are two axes,
-    the third is left to the channels. Software needs text that is unrolled over the kernel.
+    the third is left to the channels.
     """
     win = geo.win
     flat = win.size[0] == win.out[0] == win.kernel[0] == 1 and win.begin[0] == 0
     if not (flat and geo.group_out == 1 and isinstance(geo.group_in, int)):
         return False
-    if geo.group_in == 1 < geo.group or win.kernel == (1, 1, 1) or any(win.outside):
-        return False
-    return not target.software or usual_strip(win, True).kernel is not None
+    depthwise = geo.group_in == 1 < geo.group
+    return not (depthwise or win.kernel == (1, 1, 1) or any(win.outside))
 
 
 def channels_first(geo: Geometry) -> Geometry:
@@ -70,7 +68,7 @@ def _strips(view: Lowering, win: Windows, planes: Dim) -> list[tuple[Strip, tupl
     software = view.target.software
     strip = usual_strip(win, software)
     if strip.kernel is None:
-        return [(strip, ())] if software else _strips_by_rows(win, planes)
+        return _strips_by_rows(win, planes)
     if not software:
         strip = _fastest(strip, win, *map(view.likely, (planes, *win.out[1:])))
     strip = replace(strip, edge_rows=win.edges(strip.rows, axis=1), software=software)
@@ -177,7 +175,7 @@ def _clocks(strip: Strip, win: Windows, planes: int, out_h: int, out_w: int) -> 
 
 
 def _strips_by_rows(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
-    """Strips for GPUs of kernels that are large, dilated, or have large strides."""
+    """Strips of kernels that are large, dilated, or have large strides."""
     width, strides, dilation = win.kernel[2], win.strides[1:], win.dilations[2]
     if not isinstance(width, int):
         return [(Strip(1, 4), ())]

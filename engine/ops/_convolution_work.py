@@ -200,7 +200,7 @@ def depthwise_gpu(view: NodeView, geo: Geometry) -> GpuWork:
     taps = height * width
     seen = ((rows - 1) * step_h + height) * ((columns - 1) * step_w + width)
     if strip.kernel is None:
-        together = 1 if view.target.software or win.dilations[2] > 1 else TAPS_AT_ONCE
+        together = TAPS_AT_ONCE if win.dilations[2] == 1 else 1
         seen = height * (width + -(-width // together) * (columns - 1) * min(step_w, together))
     loads = strips * depth * (seen + taps)
     fmas = strips * depth * rows * columns * taps

@@ -121,7 +121,7 @@ def geometry(view: NodeView) -> Geometry:
     x, w = view.shape(0), view.shape(1)
     group_out = w[0] // group
     geo = Geometry(_windows(view).without_units(), x[0], group, w[1], group_out, pack_of(group_out))
-    if is_single(geo, view.target):
+    if is_single(geo):
         return channels_first(geo)
     if not shares_loads(view.target) or (bounds(group_out)[1] or 8) < 8:
         return geo

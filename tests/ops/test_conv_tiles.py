@@ -238,9 +238,7 @@ def test_one_output_channel_leaves_none_idle() -> None:
         assert shaders((1, 8, 40, 40), (1, 8, 3, 3), software) == ["conv_depthwise"]
         assert shaders((1, 8, 40, 40), (2, 8, 3, 3), software) == ["conv_dense"]
         assert shaders((1, 8, 40, 40), (1, 8, 1, 1), software) == ["conv_pointwise"]
-    wide = (1, 1, 4000), (1, 1, 256)
-    assert shaders(*wide) == ["conv_depthwise"]
-    assert shaders(*wide, True) == ["conv_dense"], "its text would be a loop over single taps"
+        assert shaders((1, 1, 4000), (1, 1, 256), software) == ["conv_depthwise"]
     few = (1, 512, 14, 14), (1, 512, 3, 3)
     assert shaders(*few) == ["conv_depthwise", "matmul_sum"], "so that more of a GPU is busy"
     assert shaders(*few, True) == ["conv_depthwise"]
