@@ -17,8 +17,11 @@ ABOUT = (
     "latencies are not in it. Not every kernel can reach the goal: a product of one row (inner "
     "axis shared) reads a weight of 4 bytes for each multiply-add, so that `l1` allows 25 % at "
     "most, and memory far less; a depthwise convolution of 3x3 with stride 2 reads 16 bytes for 9 "
-    "of them, 56 % at most. On small maps a tile that more waves can share is taken before one of "
-    "a higher bound. Means are weighted by the time that the kernels are predicted to take."
+    "of them, 56 % at most, and of 5x5 with stride 2 the strips that reach the goal (4x8 pixels: "
+    "85 %) leave two waves room. A kernel that folds places outside of its input into it has loops "
+    "with and without that, and the slower one counts. On small maps a tile that more waves can "
+    "share is taken before one of a higher bound. Means are weighted by the time that the kernels "
+    "are predicted to take."
 )
 HEADS = (
     *("kernels", "spills", "fewest waves", "lowest bound", "mean bound"),
