@@ -22,10 +22,14 @@ from engine.target import Target
 from engine.windows import Windows
 
 _SHARED_TILES = ((16, 4), (32, 4), (16, 7), (8, 4))
+_LARGE_TILES = ((16, 8), (32, 7), (32, 8))
 """Output channels and pixels of tiles with shared weights, the usual one first.
 
-Few and of moderate size: a driver takes 0.1 to 0.4 s to compile one, and 0.9 s for (32, 7).
+Large ones take half to nine tenths of the time, but a driver takes 0.1 s longer to compile one, and
+a model has more kernels if it has both: so they are for convolutions that gain milliseconds.
 """
+MUCH = 1 << 26
+"""Products of a convolution that large tiles are for."""
 ENOUGH_PRODUCTS, MOST_WEIGHTS = 128, 96
 """In a trip of a loop on a GPU."""
 LOAD, LOAD_FOUR = 24, 52
@@ -141,6 +145,9 @@ def shared_tile(group_out: Dim, rows: Dim, width: Dim, loop: Loop) -> tuple[int,
         for channels, columns in _SHARED_TILES
         if (sure[0] or channels <= 16) and (sure[1] or columns == 4)
     ]
+    products = product((group_out, rows, width, loop.trips, loop.taps))
+    if isinstance(products, int) and products >= MUCH:
+        fitting += _LARGE_TILES
     return min(fitting, key=price)
 
 
@@ -168,7 +175,7 @@ STYLES = {
     "spread-4x4": Way(Tile(4, 4), (8, 8)),
     **{
         f"subgroup-{rows}x{columns}": Way(Tile(rows, columns, shared=True), (SHARED_BY, 1))
-        for rows, columns in _SHARED_TILES
+        for rows, columns in (*_SHARED_TILES, *_LARGE_TILES)
     },
 }
 """Tiles by the names that tuning knows them by."""

@@ -266,6 +266,16 @@ def test_tiles_with_shared_weights_fill_subgroups() -> None:
     assert shared_tile(*unknown, pointwise) == (16, 4)
 
 
+def test_large_tiles_with_shared_weights_are_for_long_convolutions() -> None:
+    deep = Loop(256, 4, (4, 0))
+    assert shared_tile(64, 1, 56 * 56, deep) == (32, 8)
+    assert shared_tile(2048, 1, 7 * 7, deep) == (32, 7)
+    assert shared_tile(16, 1, 56 * 56, deep) == shared_tile(16, 1, 56 * 56, Loop(16, 4, (4, 0)))
+    assert shared_tile(16, 1, 112 * 112, deep) == (16, 8)
+    unknown = dims.symbol("n"), dims.symbol("w")
+    assert shared_tile(64, *unknown, deep) == (32, 4), "sizes may turn out to be small"
+
+
 def test_weights_are_shared_where_subgroups_have_the_right_size() -> None:
     assert not shares_loads(Target.baseline())
     for size, expected in ((8, True), (4, False), (32, False), (0, False)):
