@@ -174,6 +174,11 @@ class Shape2D:
         """Whether rows are the same for a workgroup, so that GPUs load them once for all of it."""
         return self.workgroup[1] == 1
 
+    @property
+    def uses_panels(self) -> bool:
+        """Whether b is read from panels: not for few rows, where storing them takes longer."""
+        return not self.shared and self.rows > FEW_ROWS and self.columns % 4 == 0
+
     def steps(self, inner: Dim) -> int:
         """Elements of the inner axis in a trip: of small tiles more, if they divide it."""
         return 8 if self.uniform and self.columns == 1 and divisible(inner, 8).known else 4
@@ -201,6 +206,8 @@ LARGE = Shape2D(16, 8, (8, 4))
 SMALL = Shape2D(4, 4, (8, 8))
 """For software: a GPU spends half of its time on loads of rows that are not the same for all."""
 SHARING = Shape2D(FEW_ROWS, 4, (16, 8), True)
+LINE = Shape2D(FEW_ROWS, 4, (SHARED_BY, 1))
+"""For few rows in software, where a barrier takes a third of compiling such a kernel."""
 SUBGROUP = Shape2D(16, 4, (SHARED_BY, 1), subgroup=True)
 STYLES = {
     "uniform-8x4": UNIFORM,
@@ -269,11 +276,12 @@ def _shapes(
         return
     low, high = bounds(p.rows)
     if low is None or low <= FEW_ROWS:
+        few = LINE if target.software and _fills_lines(p) else SHARING
         if low == high and low is not None:
-            yield dataclasses.replace(SHARING, rows=max(low, 1)), ()
+            yield dataclasses.replace(few, rows=max(low, 1)), ()
         else:
-            yield dataclasses.replace(SHARING, rows=1), (at_least(1, p.rows),)
-            yield SHARING, (at_least(FEW_ROWS, p.rows),)
+            yield dataclasses.replace(few, rows=1), (at_least(1, p.rows),)
+            yield few, (at_least(FEW_ROWS, p.rows),)
     short = at_least(LONGEST, p.inner)
     shares = _may_share(p, target)
     if (shares or target.software) and (bounds(p.columns)[1] or LONGEST) > 16:
@@ -296,6 +304,13 @@ def _shapes(
         )
         yield NARROW[1], (short,)
     yield SHARING, ()
+
+
+def _fills_lines(p: Product) -> bool:
+    """Whether a product has workgroups of `LINE` for several cores, and short loops in them."""
+    across = LINE.columns * LINE.workgroup[0]
+    sizes = at_least(p.columns, 4 * across), at_least(LONGEST, p.inner)
+    return all(guard.known is True for guard in sizes)
 
 
 def _may_share(p: Product, target: Target) -> bool:
@@ -397,7 +412,7 @@ def _tile(p: Product, shape: Shape2D, fours: tuple[bool, ...]) -> Tile:
         columns_by_four=fours[2],
         shared=shape.shared,
         subgroup=shape.subgroup,
-        panels=not shape.shared and shape.columns % 4 == 0 and p.b_panels != "",
+        panels=shape.uses_panels and p.b_panels != "",
         scale=p.alpha != 1,
         bias=("row" if by_row else "any") if p.c else "",
         bias_scale=p.beta != 1,

@@ -218,6 +218,17 @@ def test_few_rows_share_the_inner_axis() -> None:
     assert next(tiles(sized(3, 100, 64)))[0].rows == 3
 
 
+@pytest.mark.parametrize(("columns", "inner", "shared"), [(128, 64, False), (127, 64, True)])
+def test_few_rows_of_many_columns_need_no_barrier_in_software(
+    columns: int, inner: int, shared: bool
+) -> None:
+    p = dataclasses.replace(sized(2, columns, inner), b_panels="panels")
+    ((tile, when),) = tiles(p, Target(software=True))
+    assert not when and (tile.shared, tile.rows, tile.panels) == (shared, 2, False)
+    assert next(tiles(dataclasses.replace(p, inner=1_000_000), Target(software=True)))[0].shared
+    assert next(tiles(p, Target()))[0].shared
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize("software", [False, True])
 @pytest.mark.parametrize("shares", [False, True])
