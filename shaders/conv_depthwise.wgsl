@@ -5,8 +5,7 @@
 // w: [groups * multiplier, kernel_d, kernel_h, kernel_w] f32
 // b: [groups * multiplier] f32, with BIAS
 // y: [N, groups * multiplier, out_d, out_h, out_w] f32
-// flags: BIAS; ROLLED: the text is a loop over rows that stores them, and the depth is 1; FLAT: the
-// depth of y is 1; IMAGES: N may be over 1; MULTIPLIED: so may be the multiplier
+// flags: BIAS; ROLLED: the text is a loop over rows that stores them, and the depth is 1; FLAT: the depth of y is 1; IMAGES: there may be several; MULTIPLIED: the multiplier may be over 1
 // dispatch: one workgroup computes WORKGROUP_SIZE strips
 struct Params {
     tiles: u32,

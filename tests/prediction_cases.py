@@ -67,7 +67,8 @@ CASES: dict[str, tuple[list[Any], Shape]] = {
     "pool": ([("MaxPool", [], {"kernel_shape": [3, 3], "strides": [2, 2]})], (1, 64, 64, 64)),
     "softmax": ([("Softmax", [], {"axis": -1})], (256, 512)),
     "norm": ([("LayerNormalization", [noise(512), noise(512)], {})], (128, 512)),
-    "transpose": ([("Transpose", [], {"perm": [1, 0]}), ("Relu", [], {})], (512, 512)),
+    # no power of two: columns that far apart share a set of some caches, and take 7x as long
+    "transpose": ([("Transpose", [], {"perm": [1, 0]}), ("Relu", [], {})], (500, 500)),
 }
 
 
