@@ -165,7 +165,7 @@ def _clocks(strip: Strip, win: Windows, planes: int, out_h: int, out_w: int) -> 
     """Estimated clocks of a small GPU."""
     assert strip.kernel is not None
     strips = _count(strip, planes, out_h, out_w)
-    depth = win.kernel[0] if isinstance(win.kernel[0], int) else 1
+    depth = win.kernel[0] or 1 if isinstance(win.kernel[0], int) else 1
     fours = strip.columns % 4 == 0 == out_w % 4
     sums, taps = strip.rows * strip.columns, strip.kernel[0] * strip.kernel[1]
     rows = (strip.rows - 1) * strip.strides[0] + strip.kernel[0]

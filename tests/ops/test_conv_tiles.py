@@ -215,6 +215,7 @@ SINGLE = [
     conv((1, 1, 700), (1, 1, 256), pads=[127, 127], strides=[2]),
     conv((1, 3, 40, 30), (1, 3, 9, 9), dilations=[2, 2], pads=[8] * 4),
     conv((1, 4, 5, 6, 7), (1, 4, 3, 3, 3), pads=[1] * 6),
+    conv((1, 0, 6, 7), (1, 0, 3, 3), pads=[1] * 4, oracle="fallback"),
 ]
 
 
@@ -239,6 +240,7 @@ def test_one_output_channel_leaves_none_idle() -> None:
         assert shaders((1, 8, 40, 40), (2, 8, 3, 3), software) == ["conv_dense"]
         assert shaders((1, 8, 40, 40), (1, 8, 1, 1), software) == ["conv_pointwise"]
         assert shaders((1, 1, 4000), (1, 1, 256), software) == ["conv_depthwise"]
+        assert shaders((1, 0, 9, 9), (1, 0, 3, 3), software) == ["conv_depthwise"], "biases alone"
     few = (1, 512, 14, 14), (1, 512, 3, 3)
     assert shaders(*few) == ["conv_depthwise", "matmul_sum"], "so that more of a GPU is busy"
     assert shaders(*few, True) == ["conv_depthwise"]
