@@ -11,8 +11,10 @@ from engine.ops._conv_tile import Tile
 from engine.ops._convolution import Geometry, pack_of
 from engine.ops._variants import (
     CLEARLY,
+    MUCH,
     SHARED_BY,
     UNITS,
+    clearly_fastest,
     loop_clocks,
     parts_clocks,
     shares_loads,
@@ -26,10 +28,8 @@ _LARGE_TILES = ((16, 8), (32, 7), (32, 8))
 """Output channels and pixels of tiles with shared weights, the usual one first.
 
 Large ones take half to nine tenths of the time, but a driver takes 0.1 s longer to compile one, and
-a model has more kernels if it has both: so they are for convolutions that gain milliseconds.
+a model has more kernels if it has both: so they are for convolutions of `MUCH` products.
 """
-MUCH = 1 << 26
-"""Products of a convolution that large tiles are for."""
 ENOUGH_PRODUCTS, MOST_WEIGHTS = 128, 96
 """In a trip of a loop on a GPU."""
 LOAD, LOAD_FOUR = 24, 52
@@ -311,8 +311,7 @@ def parts_of(geo: Geometry, rows: Dim, width: Dim, loop: Loop, target: Target) -
         return found + parts_clocks(size, parts)
 
     fitting = [n for n in (1, 2, 4, 8) if channels % (4 * n) == 0 and channels >= 32 * n] or [1]
-    best = min(fitting, key=clocks)
-    return best if CLEARLY * clocks(best) < clocks(1) else 1
+    return clearly_fastest(fitting, clocks)
 
 
 def software_columns(width: Dim) -> int:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from engine.dims import Dim, Guard, at_least, ceildiv, divisible, is_static
 from engine.ops import KernelCall, Lowering, Stage, linear
 from engine.ops._conv_choice import software_columns
 from engine.ops._conv_strip import Strip, strip_rows
 from engine.ops._convolution import Geometry, trips_of
-from engine.ops._variants import CLEARLY, choose, loop_clocks, parts_clocks
+from engine.ops._variants import choose, clearly_fastest, loop_clocks, parts_clocks
 from engine.windows import Windows
 
 _TILES = ((4, 4), (4, 8), (2, 7), (3, 7), (4, 7), (5, 7), (2, 4), (2, 8))
-"""Rows and columns of strips for GPUs where sizes are known: maps are often multiples of seven."""
+"""Rows and columns of strips for GPUs where sizes are known or likely: maps are often multiples of
+seven."""
 NEAR = 1.1
 """How much longer a strip may seem to take than another one that it is as fast as."""
 MOST_TAPS = 25
@@ -100,17 +102,14 @@ def _strips(view: Lowering, win: Windows, planes: Dim) -> list[tuple[Strip, tupl
 def _values(strip: Strip) -> int:
     """Numbers that an invocation holds at once: sums, weights, and the pixels of a row."""
     assert strip.kernel is not None
-    height, width = strip.kernel
-    pixels = (strip.columns - 1) * strip.strides[1] + width
-    return strip.rows * strip.columns + pixels + height * width
+    _, row = strip.seen(strip.kernel, strip.strides)
+    return strip.rows * strip.columns + row + prod(strip.kernel)
 
 
 def _loads(strip: Strip) -> int:
     """Pixels and weights that an invocation loads."""
     assert strip.kernel is not None
-    (height, width), (step_h, step_w) = strip.kernel, strip.strides
-    seen = ((strip.rows - 1) * step_h + height) * ((strip.columns - 1) * step_w + width)
-    return seen + height * width
+    return prod(strip.seen(strip.kernel, strip.strides)) + prod(strip.kernel)
 
 
 def _fastest(
@@ -152,8 +151,7 @@ def parts_of_single(view: Lowering, geo: Geometry) -> int:
         return took + parts_clocks(batch * out_h * out_w, parts)
 
     fitting = [n for n in (1, 2, 4, 8) if channels % n == 0 and channels >= 8 * n] or [1]
-    best = min(fitting, key=clocks)
-    return best if CLEARLY * clocks(best) < clocks(1) else 1
+    return clearly_fastest(fitting, clocks)
 
 
 def _count(strip: Strip, planes: int, out_h: int, out_w: int) -> int:
@@ -165,13 +163,14 @@ def _clocks(strip: Strip, win: Windows, planes: int, out_h: int, out_w: int) -> 
     """Estimated clocks of a small GPU."""
     assert strip.kernel is not None
     strips = _count(strip, planes, out_h, out_w)
-    depth = win.kernel[0] or 1 if isinstance(win.kernel[0], int) else 1
+    depth = max(win.kernel[0], 1) if isinstance(win.kernel[0], int) else 1
     fours = strip.columns % 4 == 0 == out_w % 4
-    sums, taps = strip.rows * strip.columns, strip.kernel[0] * strip.kernel[1]
-    rows = (strip.rows - 1) * strip.strides[0] + strip.kernel[0]
+    sums = strip.rows * strip.columns
+    rows, _ = strip.seen(strip.kernel, strip.strides)
     tests = rows * len(win.edges(strip.columns, fours))
     once = _ENTER + sums * (_STORE_OF_FOUR if fours else _STORE)
-    return loop_clocks(depth, -(-strips // 64), tests + sums * taps + once // depth, _loads(strip))
+    trip = tests + sums * prod(strip.kernel) + once // depth
+    return loop_clocks(depth, -(-strips // 64), trip, _loads(strip))
 
 
 def _strips_by_rows(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:

@@ -59,6 +59,11 @@ class Strip:
     width: int = 0
     dilation: int = 1
 
+    def seen(self, kernel: tuple[int, int], strides: tuple[int, int]) -> tuple[int, int]:
+        """Rows and columns of the input that it meets."""
+        rows = (self.rows - 1) * strides[0] + kernel[0]
+        return rows, (self.columns - 1) * strides[1] + kernel[1]
+
     @property
     def pending(self) -> int:
         """Rows of sums: all, or those that a row of the input may belong to."""
@@ -141,7 +146,7 @@ class Strip:
         lines.append("let corner = i32((slice + u32(first_h)) * params.in_w) + first;")
         weights = iter(range(height))
         loaded = -1
-        for r in range((self.rows - 1) * self.strides[0] + height):
+        for r in range(self.seen((height, width), self.strides)[0]):
             tops = ((row, r - row * self.strides[0]) for row in range(self.rows))
             sums = [(row, ky) for row, ky in tops if 0 <= ky < height]
             while loaded < max((ky for _, ky in sums), default=-1):

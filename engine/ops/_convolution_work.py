@@ -198,7 +198,7 @@ def depthwise_gpu(view: NodeView, geo: Geometry) -> GpuWork:
     (planes,) = integers((geo.batch * geo.group * geo.group_out * out_d,))
     strips = ceil_to(planes * -(-out_h // rows) * -(-out_w // columns), LANES)
     taps = height * width
-    seen = ((rows - 1) * step_h + height) * ((columns - 1) * step_w + width)
+    seen = prod(strip.seen((height, width), (step_h, step_w)))
     if strip.kernel is None:
         together = TAPS_AT_ONCE if win.dilations[2] == 1 else 1
         seen = height * (width + -(-width // together) * (columns - 1) * min(step_w, together))
@@ -216,9 +216,8 @@ def conv_loads(view: NodeView, geo: Geometry) -> float:
     if kind_of(geo) is Kind.DEPTHWISE:
         _, step_h, step_w = win.strides
         strip = usual_strip(win, view.target.software)
-        seen_h = (strip.rows - 1) * step_h + height
-        seen_w = (strip.columns - 1) * step_w + width
-        return group_out * depth * pixels * seen_h * seen_w / (strip.rows * strip.columns)
+        seen = prod(strip.seen((height, width), (step_h, step_w)))
+        return group_out * depth * pixels * seen / (strip.rows * strip.columns)
     front = kind_of(geo) is Kind.POINTWISE
     tile = usual_way(geo, integers(win.out)[2], view.target, front=front).tile
     row = (tile.columns - 1) * min(win.strides[2], width) + width

@@ -21,6 +21,7 @@ from engine.ir import Shape
 from engine.ops._matmul_text import Tile
 from engine.ops._variants import (
     CLEARLY,
+    MUCH,
     SHARED_BY,
     UNITS,
     loop_clocks,
@@ -226,11 +227,6 @@ STYLES = {
 """Shapes by the names that tuning knows them by."""
 PARTS = {"parts-2": 2, "parts-4": 4, "parts-8": 8, "parts-16": 16}
 """Parts of the inner axis, each in the shape that seems best, by such names."""
-MUCH = 1 << 26
-"""Multiply-adds from which a tile twice as wide is worth it in software without subgroups:
-compiling takes a tenth of a second longer, and a call a quarter less, 25 milliseconds. With
-subgroups a call takes a twentieth less, and compiling over twice as long.
-"""
 MANY_ROWS = 64
 """What an open number of rows is taken for where there are not few."""
 LOAD_CLOCKS = 32
@@ -342,6 +338,7 @@ def _vector_shape(p: Product, shares: bool) -> Shape2D:
     heights, width = ((8, 16, 24, 32), 4) if shares else ((8, 12, 16, 20), 8)
     size = product((*p.batch, p.rows, p.columns, p.inner))
     by_fours = p.b_panels != "" or divisible(p.columns, 4).known
+    # a call takes a quarter less so; with subgroups a twentieth, and compiling over twice as long
     wide = not shares and by_fours and at_least(size, MUCH).known
     widths = (width, 2 * width) if wide else (width,)
     shapes = [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from engine.ops import KernelCall, Stage
 from engine.target import Target
@@ -24,6 +24,11 @@ LATENCY = 350
 """Clocks of a load that only other waves can hide."""
 CLEARLY = 1.3
 """How much faster another tile than the usual one must seem: units differ from GPU to GPU."""
+
+
+MUCH = 1 << 26
+"""Multiply-adds from which larger tiles are worth it in software: a driver takes a tenth of a
+second longer to compile one, and a call milliseconds less."""
 
 
 LAUNCH = 6000
@@ -50,6 +55,12 @@ def loop_clocks(trips: int, waves: int, instructions: int, words: int) -> int:
     """
     turns, arithmetic = -(-waves // UNITS), CLOCKS * instructions
     return trips * max(turns * max(arithmetic, 16 * words), arithmetic + LATENCY)
+
+
+def clearly_fastest(parts: Sequence[int], clocks: Callable[[int], int]) -> int:
+    """The number of parts that take the fewest clocks; 1 unless they are clearly fewer."""
+    best = min(parts, key=clocks)
+    return best if CLEARLY * clocks(best) < clocks(1) else 1
 
 
 def shares_loads(target: Target) -> bool:
