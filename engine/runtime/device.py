@@ -12,7 +12,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -148,7 +148,10 @@ class Pipeline:
 
 
 class _Guard:
-    """Turns wgpu's errors in its block into DeviceError; a class, as generators take longer."""
+    """Turns wgpu's errors in its block into DeviceError.
+
+    What each call enters is a class, here and below, as generators take longer.
+    """
 
     def __init__(self, device: Device, what: str) -> None:
         self._device = device
@@ -174,6 +177,42 @@ class _Guard:
         device.lost = device.lost or _says_lost(error)
         state = "was lost" if device.lost else "refused"
         raise DeviceError(f"{title} {state}: {what}: {error}") from error
+
+
+class _Mapped:
+    """The block of `Device.mapped`: a mapping whose begin, block and end a guard surrounds."""
+
+    def __init__(self, guard: _Guard, mapping: AbstractContextManager[Array]) -> None:
+        self._guard = guard
+        self._mapping = mapping
+
+    def __enter__(self) -> Array:
+        with self._guard:
+            return self._mapping.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._guard:
+            self._mapping.__exit__(kind, error, traceback)
+        self._guard.__exit__(kind, error, traceback)
+
+
+class _Made:
+    """The block of `Device.made_by`."""
+
+    def __init__(self, device: Device, calls: native.Calls, own: native.Calls) -> None:
+        self._device = device
+        self._calls, self._own = calls, own
+
+    def __enter__(self) -> None:
+        self._device.calls = self._calls
+
+    def __exit__(self, *error: object) -> None:
+        self._device.calls = self._own
 
 
 class Device:
@@ -223,14 +262,9 @@ class Device:
         """Turns wgpu's errors in the block into DeviceError, and notices a lost device."""
         return _Guard(self, what)
 
-    @contextmanager
-    def made_by(self, calls: native.Calls | None) -> Iterator[None]:
+    def made_by(self, calls: native.Calls | None) -> _Made:
         """Others make the steps of calls in the block, if given; the caller holds the lock."""
-        self.calls = calls or self._own_calls
-        try:
-            yield
-        finally:
-            self.calls = self._own_calls
+        return _Made(self, calls or self._own_calls, self._own_calls)
 
     def close(self) -> None:
         """Destroys the device; every later use raises DeviceError."""
@@ -265,10 +299,7 @@ class Device:
             with self.guarded(f"writing {view.nbytes} bytes"):
                 self.calls.write(self.wgpu, buffer, offset, view)
 
-    @contextmanager
-    def mapped(
-        self, buffer: Any, nbytes: int, what: str, *, write: bool = False
-    ) -> Iterator[Array]:
+    def mapped(self, buffer: Any, nbytes: int, what: str, *, write: bool = False) -> _Mapped:
         """The first bytes of a mappable buffer in memory, as uint8, within the block only.
 
         It waits until nothing submitted uses the buffer. With `write` all of them must be written.
@@ -276,8 +307,7 @@ class Device:
         Raises: DeviceError that names `what` if the device was lost, or refuses.
         """
         self.require()
-        with self.guarded(what), self.calls.mapped(self.wgpu, buffer, nbytes, write) as words:
-            yield words
+        return _Mapped(self.guarded(what), self.calls.mapped(self.wgpu, buffer, nbytes, write))
 
     def submit(self, encoder: Any) -> None:
         """Submits what was recorded. Raises: DeviceError if the device was lost meanwhile.

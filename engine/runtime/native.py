@@ -240,6 +240,8 @@ class PythonCalls:
 class _Answer(NamedTuple):
     """How mapping a buffer ends: `kept.args` is what the library calls back with, () before.
 
+    `info` tells the library of `callback`; it is the content of `held`.
+
     The callback is `__init__` of an exception, which keeps its arguments, as it is C code. In a
     function in Python a signal's handler might run; what that raises is dropped in a callback, and
     so would be the answer.
@@ -247,6 +249,8 @@ class _Answer(NamedTuple):
 
     kept: Any
     callback: Any
+    held: Any
+    info: Any
 
 
 _answers: list[_Answer] = []
@@ -343,27 +347,41 @@ class NativeCalls:
     def finish(self, device: Any) -> None:
         self._poll(device._internal, 1, self._null)
 
-    @contextmanager
-    def mapped(self, device: Any, buffer: Any, nbytes: int, write: bool = False) -> Iterator[Array]:
-        ffi, internal = self._ffi, buffer._internal
-        answer = self._idle.pop() if self._idle else self._new_answer()
-        answer.kept.args = ()
-        info = ffi.new(self._map_info, {"mode": self._mode, "callback": answer.callback})
+    def mapped(self, device: Any, buffer: Any, nbytes: int, write: bool = False) -> _Mapping:
+        return _Mapping(self, device, buffer, nbytes, write)
+
+    def map(self, device: Any, buffer: Any, nbytes: int, write: bool, answer: _Answer) -> Array:
+        """What `mapped` gives, once `answer` says that the buffer is mapped."""
+        internal = buffer._internal
+        self._map(internal, self._modes[write], 0, nbytes, answer.info)
+        self._wait(device, answer)
+        if answer.kept.args[0] != self._success:
+            buffer.map_sync("WRITE" if write else "READ", 0, nbytes)  # says why
+            raise RuntimeError("a buffer cannot be mapped")
+        memory = (self._writable if write else self._range)(internal, 0, nbytes)
+        if memory == self._null:
+            raise RuntimeError(f"{nbytes} bytes of a mapped buffer cannot be reached")
+        return np.frombuffer(self._ffi.buffer(memory, nbytes), np.uint8)
+
+    def unmap(self, buffer: Any, answer: _Answer) -> None:
+        """Ends what `map` did or began; others may use the answer, if it came."""
+        if answer.kept.args[:1] in ((), (self._success,)):
+            self._unmap(buffer._internal)
+        if answer.kept.args:
+            self._idle.append(answer)
+
+    def answer(self) -> _Answer:
+        """One that no mapping uses. It is never freed, as nobody may wait for its last mapping."""
         try:
-            self._map(internal, self._modes[write], 0, nbytes, info[0])
-            self._wait(device, answer)
-            if answer.kept.args[0] != self._success:
-                buffer.map_sync("WRITE" if write else "READ", 0, nbytes)  # says why
-                raise RuntimeError("a buffer cannot be mapped")
-            memory = (self._writable if write else self._range)(internal, 0, nbytes)
-            if memory == self._null:
-                raise RuntimeError(f"{nbytes} bytes of a mapped buffer cannot be reached")
-            yield np.frombuffer(ffi.buffer(memory, nbytes), np.uint8)
-        finally:
-            if answer.kept.args[:1] in ((), (self._success,)):
-                self._unmap(internal)
-            if answer.kept.args:
-                self._idle.append(answer)
+            found = self._idle.pop()
+        except IndexError:
+            kept: Any = Exception()
+            callback = self._ffi.callback(_ANSWER, kept.__init__)
+            info = self._ffi.new(self._map_info, {"mode": self._mode, "callback": callback})
+            found = _Answer(kept, callback, info, info[0])
+            _answers.append(found)
+        found.kept.args = ()
+        return found
 
     def _wait(self, device: Any, answer: _Answer) -> None:
         """Until a mapping was answered."""
@@ -376,12 +394,29 @@ class NativeCalls:
             if idle > MAX_IDLE_POLLS:
                 raise RuntimeError("the device does not answer: a buffer is never mapped")
 
-    def _new_answer(self) -> _Answer:
-        """One that no mapping uses. It is never freed, as nobody may wait for its last mapping."""
-        kept: Any = Exception()
-        made = _Answer(kept, self._ffi.callback(_ANSWER, kept.__init__))
-        _answers.append(made)
-        return made
+
+class _Mapping:
+    """The block of `NativeCalls.mapped`; a class, as generators take longer."""
+
+    __slots__ = ("_answer", "_buffer", "_calls", "_device", "_nbytes", "_write")
+
+    def __init__(
+        self, calls: NativeCalls, device: Any, buffer: Any, nbytes: int, write: bool
+    ) -> None:
+        self._calls = calls
+        self._device, self._buffer = device, buffer
+        self._nbytes, self._write = nbytes, write
+
+    def __enter__(self) -> Array:
+        answer = self._answer = self._calls.answer()
+        try:
+            return self._calls.map(self._device, self._buffer, self._nbytes, self._write, answer)
+        except BaseException:
+            self._calls.unmap(self._buffer, answer)
+            raise
+
+    def __exit__(self, *error: object) -> None:
+        self._calls.unmap(self._buffer, self._answer)
 
 
 class HollowCalls:
