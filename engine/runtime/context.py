@@ -44,7 +44,7 @@ class ExecutionContext:
         arrived: inputs that lie on the device, as values.
         recorded_ns: predicted time of the dispatches recorded since the last submit.
         chosen, shapes: what the epochs bound so far say, together.
-        submitted: downloads that were not yet collected, and the buffers to read them from.
+        submitted: downloads that were not yet collected: the buffer to read, and how many bytes.
         recording: where events go, if the call is recorded.
         probe: is told of every group of nodes, if the call is observed.
         seen: values in place that the probe was shown.
@@ -65,7 +65,7 @@ class ExecutionContext:
     recorded_ns: int = 0
     chosen: dict[int, Chosen] = field(default_factory=dict)
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
-    submitted: dict[str, Any] = field(default_factory=dict)
+    submitted: dict[str, tuple[Any, int]] = field(default_factory=dict)
     recording: Recording | None = None
     probe: Probe | None = None
     seen: set[str] = field(default_factory=set)

@@ -54,6 +54,7 @@ _SIGNATURES = {
         "void(*)(WGPUCommandEncoderImpl *, WGPUBufferImpl *, uint64_t, "
         "WGPUBufferImpl *, uint64_t, uint64_t)"
     ),
+    "wgpuCommandEncoderRelease": "void(*)(WGPUCommandEncoderImpl *)",
     "wgpuCommandEncoderFinish": (
         "WGPUCommandBufferImpl *(*)(WGPUCommandEncoderImpl *, WGPUCommandBufferDescriptor *)"
     ),
@@ -157,10 +158,13 @@ class Calls(Protocol):
         """The same dispatch of no workgroups."""
 
     def encoder(self, device: Any) -> Any:
-        """A new command encoder."""
+        """A new command encoder, which the steps here take, and nothing else."""
 
     def record(self, encoder: Any, commands: Sequence[Command], **options: Any) -> None:
-        """Records dispatches in a pass of their own, made with the options."""
+        """Records dispatches in a pass of their own.
+
+        With options for the pass, the encoder is one of wgpu's Python API.
+        """
 
     def copy(self, encoder: Any, source: Any, target: Any, nbytes: int) -> None:
         """Records a copy of the first bytes of a buffer to the begin of another."""
@@ -237,6 +241,19 @@ class PythonCalls:
             buffer.unmap()
 
 
+class _Encoder:
+    """A command encoder of the C library, released when nothing refers to it any more."""
+
+    __slots__ = ("_internal", "_release")
+
+    def __init__(self, internal: Any, release: Callable[[Any], object]) -> None:
+        self._internal = internal
+        self._release = release
+
+    def __del__(self) -> None:
+        self._release(self._internal)
+
+
 class _Answer(NamedTuple):
     """How mapping a buffer ends: `kept.args` is what the library calls back with, () before.
 
@@ -262,14 +279,13 @@ class NativeCalls:
     Args:
         ffi, lib: what `wgpu.backends.wgpu_native` exports.
         checked: has the functions of `lib`, which raise the errors that the library reports.
-        make_encoder: wgpu's class of command encoders.
     """
 
-    def __init__(self, ffi: Any, lib: Any, checked: Any, make_encoder: Any) -> None:
+    def __init__(self, ffi: Any, lib: Any, checked: Any) -> None:
         self._ffi = ffi
         self._null = ffi.NULL
         self._new_encoder = checked.wgpuDeviceCreateCommandEncoder
-        self._make_encoder = make_encoder
+        self._release_encoder = lib.wgpuCommandEncoderRelease
         self._copy = lib.wgpuCommandEncoderCopyBufferToBuffer
         self._finish_encoder = checked.wgpuCommandEncoderFinish
         self._submit = checked.wgpuQueueSubmit
@@ -306,7 +322,7 @@ class NativeCalls:
         return *command[:4], 0, 1, 1, *command[7:]
 
     def encoder(self, device: Any) -> Any:
-        return self._make_encoder("", self._new_encoder(device._internal, self._null), device)
+        return _Encoder(self._new_encoder(device._internal, self._null), self._release_encoder)
 
     def record(self, encoder: Any, commands: Sequence[Command], **options: Any) -> None:
         if options:
@@ -448,7 +464,7 @@ def calls() -> Calls:
     if os.environ.get(VARIABLE, "").lower() == "python":
         return PythonCalls()
     try:
-        from wgpu.backends.wgpu_native import GPUCommandEncoder, ffi, lib
+        from wgpu.backends.wgpu_native import ffi, lib
         from wgpu.backends.wgpu_native._api import libf
 
         for name, signature in _SIGNATURES.items():
@@ -456,7 +472,7 @@ def calls() -> Calls:
             if found != signature:
                 log.info("this wgpu declares %s as %s; its Python API is used", name, found)
                 return PythonCalls()
-        return NativeCalls(ffi, lib, libf, GPUCommandEncoder)
+        return NativeCalls(ffi, lib, libf)
     except (ImportError, AttributeError, KeyError, TypeError) as error:
         log.info("wgpu %s hides its C library (%s); its API is used", wgpu.__version__, error)
         return PythonCalls()

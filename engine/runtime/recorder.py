@@ -312,11 +312,17 @@ class Recorder:
         return found
 
     def open(self, context: ExecutionContext) -> None:
-        """Makes the encoder that commands are recorded by, unless there is one."""
+        """Makes the encoder that commands are recorded by, unless there is one.
+
+        What times kernels, or reads values between them, wants one of wgpu's Python API.
+        """
         if context.encoder is None:
             device = self.required()
             device.require()
-            context.encoder = device.calls.encoder(device.wgpu)
+            if context.recording is None and context.probe is None:
+                context.encoder = device.calls.encoder(device.wgpu)
+            else:
+                context.encoder = device.wgpu.create_command_encoder()
 
     def download(self, context: ExecutionContext, name: str) -> None:
         """Records the copy of a value into its staging buffer, if it is not read in place."""
@@ -325,15 +331,15 @@ class Recorder:
             context.host[name] = np.empty(shape, self.plan.tensor(name).dtype.numpy)
             return
         source = self.buffer(context, name)
+        nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
         if name in self.transfers.read and name not in context.external:
-            context.submitted[name] = source
+            context.submitted[name] = source, nbytes
             return
         self.open(context)
         device = self.required()
-        nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
         staging = self.transfers.staging(device, name, nbytes)
         device.calls.copy(context.encoder, source, staging, nbytes)
-        context.submitted[name] = staging
+        context.submitted[name] = staging, nbytes
 
     def submit(self, context: ExecutionContext) -> None:
         """Submits what was recorded, if anything was."""
@@ -366,10 +372,9 @@ class Recorder:
         for name in values:
             if name not in context.submitted:
                 continue
-            buffer = context.submitted.pop(name)
+            buffer, nbytes = context.submitted.pop(name)
             tell(f"waiting for the GPU{_COMPILES if self._fresh else ''}")
             shape = context.shapes[name]
-            nbytes = int(self._storage(name).nbytes(shape))  # type: ignore[arg-type]
             start_ns = time.perf_counter_ns()
             with device.mapped(buffer, nbytes, f"reading {name!r}") as words:
                 arrived_ns = time.perf_counter_ns()
