@@ -125,6 +125,9 @@ def from_name(name: str) -> DType:
 
 def from_numpy(dtype: np.dtype) -> DType:
     """DType of a NumPy dtype (all kinds of text are ONNX strings). Raises: KeyError."""
+    found = _BY_NUMPY.get(dtype)
+    if found is not None:
+        return found
     if dtype.kind in "OUST":
         return STRING
     return _BY_NUMPY[dtype.newbyteorder("=")]

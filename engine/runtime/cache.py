@@ -153,6 +153,8 @@ def later(action: Callable[[], object]) -> None:
 
 def flush(wait: bool = False) -> None:
     """Does in a thread what was put off; the process ends after it."""
+    if not _waiting:
+        return
     with _lock:
         actions = list(_waiting)
         _waiting.clear()

@@ -115,11 +115,13 @@ class Runner:
         outputs = self.graph.outputs if outputs is None else outputs
         self._recording, self._probe = recording, probe
         options = self.options
-        growing, held_inputs = self._growing(feeds, on_device), held(feeds)
-        if growing or held_inputs:
-            options = replace(options, growing=growing, held_inputs=held_inputs)
+        arrays = all(type(v) is np.ndarray for v in feeds.values())
+        if not arrays:
+            growing, held_inputs = self._growing(feeds, on_device), held(feeds)
+            if growing or held_inputs:
+                options = replace(options, growing=growing, held_inputs=held_inputs)
         while True:
-            prepared, binding = self._recalled(feeds, options, around or {})
+            prepared, binding = self._recalled(feeds, arrays, options, around or {})
             try:
                 _scan(prepared.plan, feeds)
                 watching = on_device, recording, probe
@@ -134,10 +136,16 @@ class Runner:
                 options = _without(options, error)
 
     def _recalled(
-        self, feeds: Mapping[str, Any], options: Options, around: Mapping[str, int]
+        self,
+        feeds: Mapping[str, Any],
+        arrays: bool,
+        options: Options,
+        around: Mapping[str, int],
     ) -> tuple[Prepared, Mapping[str, int]]:
-        """The plan for a call: that of an earlier one, if its inputs were arrays of these sizes."""
-        arrays = all(type(v) is np.ndarray for v in feeds.values())
+        """The plan for a call: that of an earlier one, if its inputs were arrays of these sizes.
+
+        `arrays` says whether they are arrays now.
+        """
         if not arrays or self.planning or options is not self.options:
             return self._prepare(feeds, options, around)
         key = tuple((n, v.dtype, v.shape) for n, v in feeds.items()), tuple(around.items())

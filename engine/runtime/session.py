@@ -419,6 +419,8 @@ class InferenceSession:
 
     def _output_names(self, names: Collection[str] | None) -> Sequence[str]:
         known = self._face.graph.outputs
+        if names is None:
+            return known
         if isinstance(names, str):
             raise InputError(f"output names are a list of strings, not the string {names!r}")
         if not isinstance(names or (), Collection):
