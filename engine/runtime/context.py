@@ -63,8 +63,8 @@ class ExecutionContext:
     arrived: dict[str, DeviceValue] = field(default_factory=dict)
     encoder: Any = None
     recorded_ns: int = 0
-    chosen: dict[int, Chosen] = field(default_factory=dict)
-    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    chosen: Mapping[int, Chosen] = field(default_factory=dict)
+    shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     submitted: dict[str, tuple[Any, int]] = field(default_factory=dict)
     recording: Recording | None = None
     probe: Probe | None = None

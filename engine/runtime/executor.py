@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import copy_context
 from dataclasses import replace
@@ -20,8 +20,7 @@ from engine.dims import Table, evaluate, symbols_of
 from engine.errors import EngineError, PlanError
 from engine.ir import Array, Graph
 from engine.layout import RangeError
-from engine.plan import Dispatch, Plan
-from engine.records import dataclass
+from engine.plan import Dispatch, Plan, Step
 from engine.runtime.constants import ConstantStore
 from engine.runtime.context import ExecutionContext, RunBody, WideInputError
 from engine.runtime.control import run_control_flow
@@ -37,26 +36,8 @@ from engine.runtime.values import DeviceValue, int_of
 
 log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class _Batch:
-    """All dispatches up to the next step of another kind: one of `Recorder.batches`."""
-
-    number: int
-
-
-@dataclass(frozen=True)
-class _OnHost:
-    """All host nodes up to the next step of another kind."""
-
-    nodes: tuple[HostNode, ...]
-
-
-@dataclass(frozen=True)
-class _Drop:
-    """Values on the host that nothing reads any more."""
-
-    names: tuple[str, ...]
+_Act = Callable[["Executor", ExecutionContext, Any], None]
+"""A method of `Executor` that runs a step of some kind in a call."""
 
 
 class Executor:
@@ -76,9 +57,12 @@ class Executor:
         self.recorder = self._new_recorder()
         self._running = False
         self._steps = _run_steps(plan)
-        on_host = [s.nodes for s in self._steps if isinstance(s, _OnHost)]
+        on_host = [nodes for act, nodes in self._steps if act is Executor._run_nodes]
         self._on_host = {node.key: "cpu" for nodes in on_host for node in nodes}
         self._threads = numpy_threads(len(self._on_host))
+        narrow = any(storage.narrow for storage in plan.storages.values())
+        self._may_warn = bool(self._on_host) or narrow
+        """Whether NumPy computes here, or converts floats to types that do not hold all of them."""
         self._host_reads = frozenset(
             plan.root(n) for s in plan.steps if isinstance(s, tasks.RunCpu) for n in s.node.reads
         )
@@ -123,7 +107,8 @@ class Executor:
         context.recording, context.probe = recording, probe
         if self.device is not None:
             self._place_device_inputs(context, feeds)
-            self._note(dict.fromkeys(context.external, "gpu"))
+            if context.external:
+                self._note(dict.fromkeys(context.external, "gpu"))
             context.wanted = self._host_reads | {
                 self.plan.root(n) for n in outputs if n not in on_device
             }
@@ -133,8 +118,11 @@ class Executor:
         except EngineError:  # sizes or memory are refused before anything is begun
             self._running = False
             raise
-        # what NumPy ignores is part of the context, which ends however the steps do
-        copy_context().run(self._run_all, context)
+        if self._may_warn:
+            # what NumPy ignores is part of the context, which ends however the steps do
+            copy_context().run(self._run_quietly, context)
+        else:
+            self._run_all(context)
         self.places = self.places | self._on_host if self.places else self._on_host
         results = {n: self._result(context, n, n in on_device) for n in outputs}
         sizes = (array for bound in context.bound for array in bound.sizes.values())
@@ -151,15 +139,13 @@ class Executor:
         """
         return Recorder(self.plan, self.binder, self.device, self._store)
 
-    def _run_all(self, context: ExecutionContext) -> None:
+    def _run_quietly(self, context: ExecutionContext) -> None:
         with np.errstate(all="ignore"), self._threads:
-            for step in self._steps:
-                if isinstance(step, _OnHost):
-                    self._run_nodes(context, step.nodes)
-                elif isinstance(step, _Batch):
-                    self._note(self.recorder.encode(context, step.number))
-                else:
-                    self._step(context, step)
+            self._run_all(context)
+
+    def _run_all(self, context: ExecutionContext) -> None:
+        for act, what in self._steps:
+            act(self, context, what)
 
     def _note(self, places: Mapping[str, str]) -> None:
         self.places = {**places, **(self.places or {})}
@@ -187,26 +173,31 @@ class Executor:
                 context.external[name] = value.buffer
             context.arrived[name] = value
 
-    def _step(self, context: ExecutionContext, step: Any) -> None:
-        match step:
-            case tasks.Upload(value):
-                self._upload(context, value)
-            case tasks.Download(value):
-                if value in context.wanted and value not in context.grown:
-                    self.recorder.download(context, value)
-            case tasks.Submit():
-                self.recorder.submit(context)
-            case tasks.Wait(values):
-                self.recorder.collect(context, values)
-            case _Drop(names):
-                for name in names:
-                    context.host.pop(name, None)
-            case tasks.Bind(symbols):
-                for symbol, value, axis in symbols:
-                    context.binding[symbol] = int(np.shape(self._host(context, value))[axis])
-                self._bind(context, len(context.bound))
-            case _:
-                raise PlanError(f"there is no way to run {step}")
+    def _encode(self, context: ExecutionContext, number: int) -> None:
+        """Records all dispatches up to the next step of another kind: one of `batches`."""
+        self._note(self.recorder.encode(context, number))
+
+    def _download(self, context: ExecutionContext, name: str) -> None:
+        if name in context.wanted and name not in context.grown:
+            self.recorder.download(context, name)
+
+    def _submit(self, context: ExecutionContext, _: object) -> None:
+        self.recorder.submit(context)
+
+    def _collect(self, context: ExecutionContext, names: tuple[str, ...]) -> None:
+        self.recorder.collect(context, names)
+
+    def _drop(self, context: ExecutionContext, names: tuple[str, ...]) -> None:
+        """Forgets values on the host that nothing reads any more."""
+        for name in names:
+            context.host.pop(name, None)
+
+    def _bind_symbols(
+        self, context: ExecutionContext, symbols: Sequence[tuple[str, str, int]]
+    ) -> None:
+        for symbol, value, axis in symbols:
+            context.binding[symbol] = int(np.shape(self._host(context, value))[axis])
+        self._bind(context, len(context.bound))
 
     def _bind(self, context: ExecutionContext, number: int) -> None:
         start_ns = time.perf_counter_ns()
@@ -220,8 +211,8 @@ class Executor:
             if number == 0 and len(self._bound_cache) > len(self.binder.epochs):
                 self.recorder.compile_all()
         context.bound.append(bound)
-        context.chosen.update(bound.chosen)
-        context.shapes.update(bound.shapes)
+        context.chosen = {**context.chosen, **bound.chosen} if number else bound.chosen
+        context.shapes = {**context.shapes, **bound.shapes} if number else bound.shapes
         if self.device is not None:
             self.recorder.prepare_buffers(bound)
             self.recorder.reserve_outputs(context)
@@ -415,9 +406,10 @@ def _owner(array: Array) -> Array:
     return array
 
 
-def _run_steps(plan: Plan) -> tuple[Any, ...]:
-    """The steps as they run: host nodes, and dispatches, next to each other are one step."""
-    steps: list[Any] = []
+def _run_steps(plan: Plan) -> tuple[tuple[_Act, Any], ...]:
+    """The steps as they run: what is called for each, and of what. Host nodes, and dispatches, next
+    to each other are one step."""
+    steps: list[tuple[_Act, Any]] = []
     dropped = last_reads(plan)
     on_host: list[HostNode] = []
     batches = 0
@@ -426,13 +418,29 @@ def _run_steps(plan: Plan) -> tuple[Any, ...]:
             on_host.append(HostNode(plan, step.node, dropped.get(index, ())))
             continue
         if on_host:
-            steps.append(_OnHost(tuple(on_host)))
+            steps.append((Executor._run_nodes, tuple(on_host)))
             on_host.clear()
         if not isinstance(step, Dispatch):
-            steps.append(step)
+            steps.append(_run_step(step))
             if index in dropped:
-                steps.append(_Drop(dropped[index]))
-        elif not steps or not isinstance(steps[-1], _Batch):
-            steps.append(_Batch(batches))
+                steps.append((Executor._drop, dropped[index]))
+        elif not steps or steps[-1][0] is not Executor._encode:
+            steps.append((Executor._encode, batches))
             batches += 1
-    return (*steps, _OnHost(tuple(on_host))) if on_host else tuple(steps)
+    return (*steps, (Executor._run_nodes, tuple(on_host))) if on_host else tuple(steps)
+
+
+def _run_step(step: Step) -> tuple[_Act, Any]:
+    match step:
+        case tasks.Upload(value):
+            return Executor._upload, value
+        case tasks.Download(value):
+            return Executor._download, value
+        case tasks.Submit():
+            return Executor._submit, None
+        case tasks.Wait(values):
+            return Executor._collect, values
+        case tasks.Bind(symbols):
+            return Executor._bind_symbols, symbols
+        case _:
+            raise PlanError(f"there is no way to run {step}")
