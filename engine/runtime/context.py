@@ -43,6 +43,8 @@ class ExecutionContext:
         on_device: outputs that stay on the device.
         arrived: inputs that lie on the device, as values.
         recorded_ns: predicted time of the dispatches recorded since the last submit.
+        predicted_ns: that of all dispatches recorded so far.
+        submitted_ns: when the first submit was made, by `time.perf_counter_ns`; 0 before.
         chosen, shapes: what the epochs bound so far say, together.
         submitted: downloads that were not yet collected: the buffer to read, and how many bytes.
         recording: where events go, if the call is recorded.
@@ -63,6 +65,8 @@ class ExecutionContext:
     arrived: dict[str, DeviceValue] = field(default_factory=dict)
     encoder: Any = None
     recorded_ns: int = 0
+    predicted_ns: int = 0
+    submitted_ns: int = 0
     chosen: Mapping[int, Chosen] = field(default_factory=dict)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     submitted: dict[str, tuple[Any, int]] = field(default_factory=dict)

@@ -70,6 +70,7 @@ class Executor:
             a.grown: Table((plan.shape(a.grown)[a.axis],)) for a in plan.appends.values()
         }
         self._index_reads = index_reads(plan)
+        self._made = frozenset(plan.graph.outputs)
         self._constants = _owners(v.constant for v in plan.graph.values.values())
         self._bound_cache: dict[tuple[Any, ...], Bound] = {}
         self.places: dict[str, str] | None = None
@@ -127,6 +128,8 @@ class Executor:
         results = {n: self._result(context, n, n in on_device) for n in outputs}
         sizes = (array for bound in context.bound for array in bound.sizes.values())
         _disown(results, self._constants, (*feeds.values(), *sizes))
+        if recording is None and probe is None and not on_device and results.keys() == self._made:
+            self.recorder.learn(context)
         self._running = False
         context.times.total = time.perf_counter() - start
         return results, context.times

@@ -144,7 +144,13 @@ def _parameter(text: str) -> str:
 
 
 class Calls(Protocol):
-    """The steps that every call repeats."""
+    """The steps that every call repeats.
+
+    Attributes:
+        hollow: whether dispatches are recorded with no workgroups, so that nothing is computed.
+    """
+
+    hollow: bool
 
     def command(
         self, pipeline: Any, group: Any, grid: tuple[int, int, int], offset: int | None
@@ -190,6 +196,8 @@ class Calls(Protocol):
 
 class PythonCalls:
     """`Calls` through wgpu's Python API."""
+
+    hollow = False
 
     def command(
         self, pipeline: Any, group: Any, grid: tuple[int, int, int], offset: int | None
@@ -280,6 +288,8 @@ class NativeCalls:
         ffi, lib: what `wgpu.backends.wgpu_native` exports.
         checked: has the functions of `lib`, which raise the errors that the library reports.
     """
+
+    hollow = False
 
     def __init__(self, ffi: Any, lib: Any, checked: Any) -> None:
         self._ffi = ffi
@@ -441,6 +451,8 @@ class HollowCalls:
     Args:
         inner: makes them.
     """
+
+    hollow = True
 
     def __init__(self, inner: Calls) -> None:
         self._inner = inner

@@ -30,6 +30,8 @@ MAX_SUBMIT_NS = 200_000_000
 """Most predicted time of a submit: watchdogs of phones and of Windows end what takes seconds."""
 UNMEASURED = 4
 """How many times longer it may take where the rates were not measured on this device."""
+MUCH = 1.5
+"""How many times longer submits are worth making, where a call was faster than predicted."""
 MAX_PROGRAMS = 64
 """For how many bindings and batches a plan keeps the commands."""
 
@@ -204,6 +206,22 @@ class Recorder:
         if full and context.encoder is not None:
             self._submit(context)
         context.recorded_ns += predicted_ns
+        context.predicted_ns += predicted_ns
+
+    def learn(self, context: ExecutionContext) -> None:
+        """Lets submits be longer, as each costs the host time, if a call was faster than predicted.
+
+        All its outputs were waited for, and nothing but kernels took the time between.
+        """
+        if context.times.submits < 2 or self.required().calls.hollow or not context.submitted_ns:
+            return
+        took_ns = time.perf_counter_ns() - context.submitted_ns
+        most_ns = MAX_SUBMIT_NS * context.predicted_ns // took_ns
+        if most_ns < MUCH * self._most_ns:
+            return
+        self._most_ns = most_ns
+        for key, program in self._programs.items():
+            self._programs[key] = replace(program, chunks=chunked(program.commands, most_ns))
 
     def _program(self, context: ExecutionContext, number: int) -> Program:
         """The commands of a batch: those of the last call with these sizes, if buffers are too.
@@ -356,6 +374,7 @@ class Recorder:
     def _submit(self, context: ExecutionContext) -> None:
         encoder, context.encoder = context.encoder, None
         context.recorded_ns = 0
+        context.submitted_ns = context.submitted_ns or time.perf_counter_ns()
         context.times.submits += 1
         recording = context.recording
         if recording is None:
