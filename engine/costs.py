@@ -8,7 +8,7 @@ from math import prod
 from typing import Literal
 
 from engine import ops
-from engine.dims import Dim, Table, symbols_of
+from engine.dims import Dim, Table, dmin, symbols_of
 from engine.errors import ShapeError
 from engine.ir import Graph, Node, TensorType
 from engine.ops._work import formula
@@ -275,7 +275,7 @@ def amounts(graph: Graph, sizes: Sizes) -> dict[str, tuple[int, int]]:
 
 
 def dispatch_work(graph: Graph, nodes: Sequence[Node], touched: Sequence[str]) -> tuple[Dim, Dim]:
-    """Operations of `nodes`, and bytes of the values that their dispatch reads and writes."""
+    """Operations of `nodes`, and bytes of what their dispatch reads and writes of values."""
     flops: Dim = 0
     for node in nodes:
         op = ops.definition(node)
@@ -288,8 +288,19 @@ def dispatch_work(graph: Graph, nodes: Sequence[Node], touched: Sequence[str]) -
     for name in dict.fromkeys(touched):
         tensor = graph.tensor(name)
         if tensor is not None and tensor.size is not None:
-            nbytes = nbytes + tensor.size * gpu_element_nbytes(graph, name)
+            size = _touched(graph, nodes, name, tensor.size)
+            nbytes = nbytes + size * gpu_element_nbytes(graph, name)
     return flops, nbytes
+
+
+def _touched(graph: Graph, nodes: Sequence[Node], name: str, size: Dim) -> Dim:
+    """Elements that `nodes` read or write of a value of `size`."""
+    readers = [node for node in nodes if name in node.reads]
+    if not readers or not all(reads_partly(node, name) for node in readers):
+        return size
+    made = [graph.tensor(written) for node in readers for written in node.writes]
+    sizes = [t.size for t in made if t is not None and t.size is not None]
+    return dmin(size, sum(sizes, start=0)) if len(sizes) == len(made) else size
 
 
 def node_ns(device: Device, work: Work, profile: DeviceProfile) -> int:

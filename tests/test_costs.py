@@ -14,7 +14,7 @@ from engine import costs, dims, ops
 from engine.costs import ASSUMED_SIZE, Sizes, Work
 from engine.errors import EngineError, ShapeError
 from engine.importer import load_model
-from engine.ir import Graph
+from engine.ir import Graph, Node
 from engine.ops import OpDef
 from engine.passes.infer import infer
 from engine.passes.symbols import dims_of
@@ -203,6 +203,24 @@ def test_a_depthwise_kernel_that_is_not_unrolled_loads_more() -> None:
         (work,) = costs.works(graph, Sizes(graph), Target.baseline()).values()
         loads.append(work.gpu.loads)
     assert loads[1] > 2 * loads[0] > 0
+
+
+def test_a_dispatch_moves_what_it_takes_from_a_table_not_the_table() -> None:
+    graph = parsed(
+        "g (float[1000,8] t, int64[n] i, float[n,8] x) => (float[n,8] y, float[1000,8] z)"
+        "{ r = Gather(t, i) y = Add(r, x) z = Relu(t) }"
+    )
+    graph = infer(graph).graph
+    gather, add, relu = graph.nodes
+    at = {"n": 5}
+
+    def moved(*nodes: Node) -> int:
+        flops_and_nbytes = costs.dispatch_work(graph, nodes, ["t", "i", "x", "y"])
+        return dims.evaluate(flops_and_nbytes[1], at)
+
+    assert moved(gather, add) == 4 * (40 + 5 + 40 + 40)
+    assert moved(gather, add, relu) == 4 * (8000 + 5 + 40 + 40)
+    assert dims.evaluate(costs.dispatch_work(graph, [gather], ["t"])[1], {"n": 5000}) == 4 * 8000
 
 
 def test_a_body_counts_as_often_as_it_runs() -> None:
