@@ -286,6 +286,18 @@ class TestExternalData:
         with pytest.raises(ModelError, match=message):
             load_model(with_external(tmp_path, np.zeros(3, np.float32), **entries))
 
+    @pytest.mark.parametrize("location", ["0", "#0"])
+    def test_numbers_are_files_like_others(self, tmp_path: Path, location: str) -> None:
+        path = with_external(tmp_path, np.zeros(3, np.float32), location=location)
+        proto = onnx.load(path, load_external_data=False)
+        large = numpy_helper.from_array(np.zeros(5000, np.float32), "large")
+        proto.graph.initializer.insert(0, large)
+        path.write_bytes(proto.SerializeToString())
+        with pytest.raises(ModelError, match="there is no such file"):
+            load_model(path)
+        (tmp_path / location).write_bytes(np.arange(3, dtype=np.float32).tobytes())
+        assert load_model(path).graph.constant("w").tolist() == [0, 1, 2]
+
     def test_a_model_in_memory_has_no_folder(self, tmp_path: Path) -> None:
         path = with_external(tmp_path, np.zeros(3, np.float32))
         with pytest.raises(ModelError, match="load it by its path"):

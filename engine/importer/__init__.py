@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
+from typing import BinaryIO
 
 import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
@@ -17,7 +19,8 @@ from engine.importer.opsets import opsets, to_pinned
 from engine.importer.reader import Reader
 from engine.importer.tensors import MappedFile, Weights, detach
 from engine.importer.types import Declared, declared
-from engine.ir import Graph
+from engine.importer.wire import WireError, without_weights
+from engine.ir import Array, Graph
 from engine.progress import tell
 from engine.records import dataclass
 
@@ -69,25 +72,29 @@ def load_model(
         such file.
     """
     tell("reading the model")
+    path, raw = None, dict[int, Array]()
     if isinstance(model, ModelProto):
-        proto, path = model, None
+        proto = model
     elif isinstance(model, (bytes, bytearray, memoryview)):
-        proto, path = _parse(bytes(model), "the given bytes"), None
+        proto, raw = _read(io.BytesIO(bytes(model)), "the given bytes")
     elif not isinstance(model, (str, os.PathLike)):
         raise ModelError(f"a model is a path, bytes or a ModelProto, not a {type(model).__name__}")
     else:
         path = Path(model)
-        proto = _read(path)
+        if path.suffix in TEXT_FORMS:
+            proto = _read_text(path)
+        else:
+            with path.open("rb") as file:
+                proto, raw = _read(file, str(path))
     try:
-        return _load(proto, path, for_gpu)
+        return _load(proto, Weights(path, raw), path, for_gpu)
     except UnicodeDecodeError as error:
         raise ModelError(f"the model is damaged: a name in it is no UTF-8 text: {error}") from None
 
 
-def _load(proto: ModelProto, path: Path | None, for_gpu: bool) -> Model:
+def _load(proto: ModelProto, weights: Weights, path: Path | None, for_gpu: bool) -> Model:
     if not proto.HasField("graph"):
         raise ModelError(f"{path or 'the model'} has no graph: it is empty, or no ONNX model")
-    weights = Weights(path)
     light = detach(proto, weights)
     check(light, weights)
     declared_opsets = opsets(light)
@@ -117,17 +124,27 @@ def _load(proto: ModelProto, path: Path | None, for_gpu: bool) -> Model:
     )
 
 
-def _read(path: Path) -> ModelProto:
-    if path.suffix in (".onnxtxt", ".textproto", ".prototxt", ".pbtxt", ".json", ".onnxjson"):
-        try:
-            return onnx.load(path, load_external_data=False)
-        except OSError:
-            raise
-        except Exception as error:
-            raise ModelError(f"{path} can't be read as a model in text form: {error}") from None
-    return _parse(path.read_bytes(), str(path))
+def _read_text(path: Path) -> ModelProto:
+    try:
+        return onnx.load(path, load_external_data=False)
+    except OSError:
+        raise
+    except Exception as error:
+        raise ModelError(f"{path} can't be read as a model in text form: {error}") from None
 
 
+def _read(file: BinaryIO, what: str) -> tuple[ModelProto, dict[int, Array]]:
+    """The model, and raw data of its initializers that it lacks; see `wire`."""
+    try:
+        light, raw = without_weights(file)
+        return ModelProto.FromString(light), raw
+    except (WireError, DecodeError):
+        file.seek(0)
+        return _parse(file.read(), what), {}  # says what is wrong
+
+
+TEXT_FORMS = (".onnxtxt", ".textproto", ".prototxt", ".pbtxt", ".json", ".onnxjson")
+"""Suffixes of models that are no protobuf messages."""
 OTHER_KINDS = (
     (b"version https://git-lfs", "a pointer of Git LFS; `git lfs pull` fetches the file"),
     (b"<", "a page of text, such as a refused download leaves"),

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,6 +23,7 @@ from engine.errors import ModelError
 from engine.ir import Array
 
 SMALL_NBYTES = 4096
+_NONE: Mapping[int, Array] = MappingProxyType({})
 _BITS = {"uint4": 4, "int4": 4, "float4e2m1": 4, "uint2": 2, "int2": 2}
 
 
@@ -61,11 +64,16 @@ class Weights:
     Args:
         model: path of the model file, or None for a model in memory, which has no external data.
 
+        raw: `raw_data` of initializers of the main graph that the model was read without, as
+            uint8 by their number.
+
     Attributes:
+        detached: large tensors, which the model without them refers to by their numbers.
         files: those of external data that were opened.
     """
 
-    def __init__(self, model: Path | None) -> None:
+    def __init__(self, model: Path | None, raw: Mapping[int, Array] | None = None) -> None:
+        self.raw = raw or {}
         self.detached: list[Array] = []
         self.files: list[MappedFile] = []
         self._folder = None if model is None else model.parent
@@ -73,7 +81,16 @@ class Weights:
         self._mapped: dict[Path, Array] = {}
 
     def array(self, tensor: TensorProto) -> Array:
+        """The content of a tensor of a model without its large ones: see `read`."""
+        if tensor.data_location == TensorProto.EXTERNAL:
+            return self.detached[int(_entries(tensor)["location"])]
+        return self.read(tensor)
+
+    def read(self, tensor: TensorProto, raw: Array | None = None) -> Array:
         """The content of a tensor: read-only, of its dims and `DType.numpy`.
+
+        Args:
+            raw: its `raw_data`, if it was read without.
 
         Raises: ModelError if the data are missing, outside the model's folder, or of another length
             than the dims say.
@@ -89,15 +106,14 @@ class Weights:
             raise ModelError(f"{what} is stored in segments, which ONNX does not define")
         shape = tuple(tensor.dims)
         if tensor.data_location == TensorProto.EXTERNAL:
-            location = _entries(tensor).get("location", "")
-            if location.startswith("#"):
-                return self.detached[int(location[1:])]
             data = self._external(what, tensor, _nbytes(dtype, shape))
             return _from_bytes(what, dtype, shape, data)
         if dtype is dtypes.STRING:
             return _strings(what, shape, tensor)
-        if tensor.HasField("raw_data"):
-            return _from_bytes(what, dtype, shape, np.frombuffer(tensor.raw_data, np.uint8))
+        if raw is None and tensor.HasField("raw_data"):
+            raw = np.frombuffer(tensor.raw_data, np.uint8)
+        if raw is not None:
+            return _from_bytes(what, dtype, shape, raw)
         try:
             array = np.ascontiguousarray(numpy_helper.to_array(tensor)).reshape(shape)
         except (ValueError, TypeError) as error:
@@ -142,7 +158,7 @@ class Weights:
 
     def dense(self, sparse: onnx.SparseTensorProto) -> Array:
         """A sparse tensor as a dense array. Raises: ModelError if indices or lengths don't fit."""
-        values, indices = self.array(sparse.values), self.array(sparse.indices)
+        values, indices = self.read(sparse.values), self.read(sparse.indices)
         shape = tuple(sparse.dims)
         name = sparse.values.name
         dense = np.zeros(shape, values.dtype)
@@ -218,7 +234,7 @@ def detach(model: ModelProto, weights: Weights) -> ModelProto:
     light = ModelProto()
     for descriptor, value in model.ListFields():
         if descriptor.name == "graph":
-            _detach_graph(model.graph, light.graph, weights)
+            _detach_graph(model.graph, light.graph, weights, weights.raw)
         elif descriptor.name == "functions":
             for function in model.functions:
                 copy = light.functions.add()
@@ -246,7 +262,9 @@ def _copy_field(target: Any, name: str, value: Any) -> None:
         setattr(target, name, value)
 
 
-def _detach_graph(graph: GraphProto, light: GraphProto, weights: Weights) -> None:
+def _detach_graph(
+    graph: GraphProto, light: GraphProto, weights: Weights, raw: Mapping[int, Array] = _NONE
+) -> None:
     _copy_fields(
         graph,
         light,
@@ -254,8 +272,8 @@ def _detach_graph(graph: GraphProto, light: GraphProto, weights: Weights) -> Non
     )
     for node in graph.node:
         _detach_node(node, light.node.add(), weights)
-    for tensor in graph.initializer:
-        _detach_tensor(tensor, light.initializer.add(), weights)
+    for number, tensor in enumerate(graph.initializer):
+        _detach_tensor(tensor, light.initializer.add(), weights, raw.get(number))
     for sparse in graph.sparse_initializer:
         array = weights.dense(sparse)
         _attach(
@@ -294,8 +312,10 @@ def _detach_node(node: NodeProto, light: NodeProto, weights: Weights) -> None:
             _attach(array, sparse.values.name, sparse.values.data_type, copy.t, weights)
 
 
-def _detach_tensor(tensor: TensorProto, light: TensorProto, weights: Weights) -> None:
-    array = weights.array(tensor)
+def _detach_tensor(
+    tensor: TensorProto, light: TensorProto, weights: Weights, raw: Array | None = None
+) -> None:
+    array = weights.read(tensor, raw)
     if array.dtype == object and tensor.data_location != TensorProto.EXTERNAL:
         light.CopyFrom(tensor)
     else:
@@ -310,5 +330,5 @@ def _attach(array: Array, name: str, code: int, light: TensorProto, weights: Wei
     light.dims.extend(array.shape)
     light.data_location = TensorProto.EXTERNAL
     entry = light.external_data.add()
-    entry.key, entry.value = "location", f"#{len(weights.detached)}"
+    entry.key, entry.value = "location", str(len(weights.detached))
     weights.detached.append(array)
