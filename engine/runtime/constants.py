@@ -14,6 +14,9 @@ from engine.runtime.device import Device
 _SAMPLE = 256
 """Bytes of an array, from all over it, that are compared before the whole."""
 
+MAX_PENDING_NBYTES = 16 << 20
+"""What is written to buffers at once: wgpu keeps a copy of it until a submit was waited for."""
+
 
 class ConstantStore:
     """Buffers by content and storage."""
@@ -24,6 +27,7 @@ class ConstantStore:
         self._contents: dict[int, tuple[Array, str]] = {}
         self._alike: dict[tuple[Any, ...], list[Array]] = {}
         self._names: dict[int, tuple[Array, str]] = {}
+        self._pending_nbytes = 0
 
     @property
     def nbytes(self) -> int:
@@ -48,9 +52,16 @@ class ConstantStore:
             nbytes = storage.nbytes((made.size,))
             assert isinstance(nbytes, int)
             buffer = self.device.buffer("constant", nbytes)
-            self.device.write(buffer, words)
+            self._write(buffer, words)
             self._buffers[key] = buffer, nbytes
         return self._buffers[key][0]
+
+    def _write(self, buffer: Any, words: Array) -> None:
+        self.device.write(buffer, words)
+        self._pending_nbytes += words.nbytes
+        if self._pending_nbytes > MAX_PENDING_NBYTES:
+            self.device.settle()
+            self._pending_nbytes = 0
 
     def names(self, names: Iterable[tuple[Array, str]]) -> None:
         """Says what tells the contents of arrays apart, so that they need not be read for that."""

@@ -299,6 +299,13 @@ class Device:
             with self.guarded(f"writing {view.nbytes} bytes"):
                 self.calls.write(self.wgpu, buffer, offset, view)
 
+    def settle(self) -> None:
+        """Waits until all that was written or submitted before is done, and its memory is free."""
+        self.require()
+        with self.guarded("waiting for writes"):
+            self.calls.submit(self.wgpu, self.calls.encoder(self.wgpu))
+            self.calls.finish(self.wgpu)
+
     def mapped(self, buffer: Any, nbytes: int, what: str, *, write: bool = False) -> _Mapped:
         """The first bytes of a mappable buffer in memory, as uint8, within the block only.
 

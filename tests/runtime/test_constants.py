@@ -9,7 +9,7 @@ import pytest
 
 from engine.dtypes import FLOAT32, INT32
 from engine.layout import storage_of
-from engine.runtime.constants import ConstantStore
+from engine.runtime.constants import MAX_PENDING_NBYTES, ConstantStore
 
 
 class Memory:
@@ -17,12 +17,16 @@ class Memory:
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
+        self.settled: list[int] = []
 
     def buffer(self, role: str, nbytes: int) -> int:
         return len(self.written)
 
     def write(self, buffer: int, words: Any) -> None:
         self.written.append(np.asarray(words).tobytes())
+
+    def settle(self) -> None:
+        self.settled.append(len(self.written))
 
 
 @pytest.fixture
@@ -60,3 +64,15 @@ def test_shape_and_type_make_a_difference(store: ConstantStore) -> None:
 def test_nothing_at_all(store: ConstantStore) -> None:
     empty = np.zeros((0, 3), np.float32)
     assert store.buffer(empty, F32) == store.buffer(empty.copy(), F32)
+
+
+def test_few_writes_wait_at_a_time() -> None:
+    device = Memory()
+    store = ConstantStore(device)  # type: ignore[arg-type]
+    for number in range(7):
+        array = np.full(MAX_PENDING_NBYTES // 12, number, np.float32)
+        store.buffer(array, F32)
+        store.buffer(array, F32)
+    assert device.settled == [4]
+    store.buffer(np.zeros(MAX_PENDING_NBYTES, np.float32), F32)
+    assert device.settled == [4, 8]
