@@ -373,12 +373,13 @@ def test_commands_count_the_same_nodes_and_bytes(
 
 
 @pytest.mark.slow
-def test_a_reader_that_has_seen_enough_is_no_error(model: str) -> None:
-    command = [sys.executable, "-m", "engine", "explain", model, "--device", "cpu", "--passes"]
+@pytest.mark.parametrize("more", [["--passes"], ["--json"]])
+def test_a_reader_that_has_seen_enough_is_no_finding(model: str, more: list[str]) -> None:
+    command = [sys.executable, "-m", "engine", "explain", model, "--device", "cpu", *more]
     started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert started.stdout is not None and started.stderr is not None
     started.stdout.close()
-    assert (started.wait(), started.stderr.read()) == (1, b"")
+    assert (started.wait(), started.stderr.read()) == (2, b"")
 
 
 @pytest.mark.slow

@@ -26,12 +26,19 @@ WIDE = 240
 """Columns of what is no terminal, unless COLUMNS has another number."""
 
 
+class _Console(Console):
+    """Leaves it to `engine.cli` what a closed pipe means: rich would end with the status 1."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def console() -> Console:
     """Standard output; where it is no terminal, tables have room."""
-    out = Console(soft_wrap=False)
+    out = _Console(soft_wrap=False)
     if out.is_terminal or os.environ.get("COLUMNS", "").isdigit():
         return out
-    return Console(soft_wrap=False, width=WIDE)
+    return _Console(soft_wrap=False, width=WIDE)
 
 
 def show(table: Table) -> None:
