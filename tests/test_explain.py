@@ -244,6 +244,12 @@ def test_a_report_without_kernels_speaks_of_none() -> None:
     assert found.shaders == () and found.wgsl() == ""
 
 
+def test_a_prompt_shows_a_line_of_a_report() -> None:
+    assert repr(report()) == (
+        "<Report on 5 nodes: 4 on the GPU, 1 on the CPU; print its summary() or to_text()>"
+    )
+
+
 def test_json_has_a_schema_and_everything_but_the_shaders() -> None:
     found = report()
     content = json.loads(found.to_json())

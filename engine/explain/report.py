@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from engine.explain import data, text
+from engine.explain.sizes import count_text
 from engine.reasons import Entry, ReasonGroup, group_reasons
 from engine.records import dataclass
 
@@ -280,3 +281,8 @@ class Report:
         return text.shaders_text(self)
 
     __str__ = to_text
+
+    def __repr__(self) -> str:
+        """A line: a prompt of Python shows it, and all fields may be a megabyte."""
+        nodes = f"{count_text(len(self.nodes), 'node')}: {text.where_text(self)}"
+        return f"<Report on {nodes}; print its summary() or to_text()>"

@@ -29,10 +29,14 @@ _WORDS = {
 }
 
 
+def where_text(report: Report) -> str:
+    """How many nodes are where."""
+    counts = Counter(n.device for n in report.nodes)
+    return ", ".join(f"{counts[d]} {_WORDS[d]}" for d in _WORDS if counts[d])
+
+
 def summary(report: Report) -> str:
     """What a person reads in ten seconds."""
-    counts = Counter(n.device for n in report.nodes)
-    where = ", ".join(f"{counts[d]} {_WORDS[d]}" for d in _WORDS if counts[d])
     sizes = _sizes(report.binding)
     decision = report.decision
     if report.decided_at != report.binding:
@@ -42,7 +46,7 @@ def summary(report: Report) -> str:
     lines = [
         f"device     {report.device}",
         *([f"sizes      {sizes}"] if sizes else []),
-        f"nodes      {len(report.nodes)}: {where}",
+        f"nodes      {len(report.nodes)}: {where_text(report)}",
     ]
     if gpu + cpu:
         lines.append(

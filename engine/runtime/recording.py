@@ -42,7 +42,7 @@ class Event:
     name: str
     start_ns: int
     end_ns: int
-    plan: Plan
+    plan: Plan = field(repr=False)
     path: tuple[str, ...] = ()
     nodes: tuple[str, ...] = ()
     dispatch: int = -1

@@ -147,6 +147,12 @@ def test_nodes_on_the_cpu_are_recorded() -> None:
     )
 
 
+def test_a_prompt_shows_events_without_their_plan() -> None:
+    with InferenceSession(parse(AFFINE), device="cpu") as session:
+        event = record(session, {"x": X, "b": B}, "auto").events[0]
+    assert "plan=" not in repr(event) and event.plan.graph.inputs == ("x", "b")
+
+
 def test_a_call_outside_the_block_is_not_recorded() -> None:
     session = InferenceSession(parse(AFFINE), device="cpu")
     with session.recording() as recording:
