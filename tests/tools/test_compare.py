@@ -18,7 +18,7 @@ from engine.importer import load_model
 from engine.runtime.session import InferenceSession
 from engine.tools.compare import Setup, compare, find_nan
 from engine.tools.compare.extract import load_inputs
-from engine.tools.compare.passes import own_movement
+from engine.tools.compare.others import own_movement
 from tests.runtime.models import parse
 from tests.tools import plants
 from tests.tools.compare_cases import DOUBLE, IMAGE, NETWORK, examine, image, network, noise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from engine.runtime import cache
 from engine.runtime.session import InferenceSession
-from engine.tools.compare import Setup, compare, find_nan, passes
+from engine.tools.compare import Finding, Setup, compare, find_nan, passes
 from engine.tools.compare.report import to_text
 from tests.runtime.models import parse
 from tests.tools import plants
@@ -306,6 +307,29 @@ def test_a_wrong_numpy_function_is_found_against_others(
     assert finding is not None and (finding.kind, finding.blame) == ("numpy", "Softmax")
     assert finding.alone and f"--against {against}" in finding.command
     assert finding.node == "Softmax 'b'" and finding.differences[0].max_rel > 9e-3
+
+
+def test_a_wrong_reference_is_told_from_a_wrong_numpy_function(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """onnx.reference takes BatchNormalization-9 with a momentum for training."""
+    text = """old (float[n,3,4] x, float[3] s, float[3] b, float[3] m, float[3] v)
+    => (float[n,3,4] y) {
+      y = BatchNormalization <momentum = 0.9> (x, s, b, m, v)
+    }"""
+    model = tmp_path / "model.onnx"
+    onnx.save(parse(text, 9), model)
+    feeds = {"x": noise(2, 3, 4), "v": np.abs(noise(3)), **{n: noise(3) for n in "sbm"}}
+
+    def found() -> Finding:
+        result = compare(Setup(model), feeds, against="reference", folder=tmp_path / "wrong")
+        assert result.finding is not None and not result.finding.alone
+        assert "onnx.reference agrees with NumPy about that" in result.finding.notes[0]
+        return result.finding
+
+    assert (found().kind, found().blame) == ("reference", "BatchNormalization")
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    assert found().kind == "numpy", "without ONNX Runtime nobody decides"
 
 
 @pytest.mark.slow

@@ -31,11 +31,11 @@ from engine.tools.compare.finding import Finding
 from engine.tools.compare.groups import Checked, GroupCheck
 from engine.tools.compare.kernels import blame_kernel
 from engine.tools.compare.onset import Onset, find_onset
+from engine.tools.compare.others import locate_numpy
 from engine.tools.compare.passes import (
     Locator,
     all_ok,
     blame_pass,
-    locate_numpy,
     locate_pass,
     outputs_agree,
 )

@@ -17,6 +17,7 @@ KINDS = {
     "memory": "a value changed between where it was written and where it was read",
     "cache": "a plan that was kept from an earlier start, in",
     "numpy": "the NumPy function, or the import, of",
+    "reference": "onnx.reference, in",
     "rounding": "no single node: errors add up",
     "nan": "where this begins:",
 }

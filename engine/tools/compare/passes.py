@@ -39,10 +39,6 @@ from engine.tools.compare.tolerance import Difference, difference, model_toleran
 
 _DEPTHS = (0, 1, 2, 4, 8)
 
-NUDGE = 1e-5
-"""By how much of themselves inputs are moved to see how much a node's result depends on it."""
-SHARE = 0.5
-"""What of a difference such a movement must explain to be told."""
 MAX_TRIED = 8
 """How many values beyond tolerance are tried out alone before the first one is named."""
 
@@ -262,7 +258,7 @@ def locate_pass(
     with locator.setup.session((), device) as session:
         first = None
         for number, (place, pair) in enumerate(locator.wrong(session, progress)):
-            node = _maker(session, place)
+            node = maker(session, place)
             if node is None:
                 continue
             here = replace(
@@ -292,7 +288,7 @@ def locate_pass(
         return _applied(first, session)
 
 
-def _maker(session: InferenceSession, place: Place) -> Node | None:
+def maker(session: InferenceSession, place: Place) -> Node | None:
     """The node of the session's plans that writes a value."""
     for node, _ in session.executed():
         if place.name in node.writes:
@@ -323,77 +319,3 @@ def _pass_fails(
     except EngineError:
         return None
     return None if all_ok(got, want, tolerance)[0] else list(want.values())
-
-
-def locate_numpy(locator: Locator, folder: Path, progress: Callable[[str], None]) -> Finding | None:
-    """The first node that NumPy, without passes, computes otherwise than the reference from the
-    same inputs; None if there is none that shows it alone."""
-    with locator.setup.plain() as session:
-        for number, (place, pair) in enumerate(locator.wrong(session, progress)):
-            node = _maker(session, place)
-            if node is None:
-                continue
-            got = collect(session, locator.feeds, [place])[place]
-            case = locator.extract(place, node.origin)
-            if case is not None and _numpy_fails(locator, place, *case):
-                graph, inputs = case
-                right = locator.reference.values(locator.feeds, [place])[place]
-                against = ["--against", locator.reference.kind]
-                moved = own_movement(graph, inputs, place.name)
-                found = Finding(
-                    "numpy",
-                    node.op_type,
-                    describe([node], place.path, place.turn),
-                    (node.op_type,),
-                    node.origin,
-                    "cpu",
-                    (pair,),
-                )
-                again = Rerun(locator.setup, (), locator.tolerance, against)
-                found = with_case(found, folder, graph, inputs, ([right], [got]), again)
-                if moved < SHARE * pair.max_abs:
-                    return found
-                return found.note(
-                    f"NumPy's own result moves by {moved:.3g} when its inputs move by {NUDGE:g} of "
-                    "themselves: something is rounded on the way, and both may be right"
-                )
-            if number + 1 >= MAX_TRIED:
-                break
-    return None
-
-
-def _numpy_fails(locator: Locator, place: Place, graph: Graph, inputs: Mapping[str, Any]) -> bool:
-    """Whether NumPy makes something else of a node's inputs than the reference."""
-    try:
-        with InferenceSession(to_model(graph), device="cpu", disable=OPTIONAL_PASSES) as session:
-            mine = named_outputs(session, session.run(None, dict(inputs)))
-    except EngineError:
-        return False
-    right = locator.reference.values(locator.feeds, [place])[place]
-    return not all_ok(mine, {place.name: right}, locator.tolerance)[0]
-
-
-def own_movement(graph: Graph, inputs: Mapping[str, Any], name: str) -> float:
-    """How far NumPy's value `name` moves, at most, when float inputs move by `NUDGE` of themselves.
-
-    0 if there is nothing to move, or if it does not run.
-    """
-    rng = np.random.default_rng(0)
-    results = []
-    try:
-        with InferenceSession(to_model(graph), device="cpu", disable=OPTIONAL_PASSES) as session:
-            for scale in (0.0, NUDGE, NUDGE, NUDGE):
-                feeds = {n: _nudged(v, scale, rng) for n, v in inputs.items()}
-                results.append(named_outputs(session, session.run(None, feeds))[name])
-    except EngineError:
-        return 0.0
-    first, *others = results
-    return max(
-        difference(name, other, first, model_tolerance(first, None)).max_abs for other in others
-    )
-
-
-def _nudged(value: Any, scale: float, rng: np.random.Generator) -> Any:
-    if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
-        return value
-    return (value * (1 + scale * rng.uniform(-1, 1, value.shape))).astype(value.dtype)

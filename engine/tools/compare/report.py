@@ -8,6 +8,7 @@ from typing import Any
 from engine.json_text import dumps
 from engine.tools.compare import Comparison, Onset
 from engine.tools.compare.finding import KINDS, Finding
+from engine.tools.compare.runs import NAMES
 from engine.tools.compare.tolerance import Difference
 
 MAX_SHOWN = 6
@@ -53,7 +54,7 @@ def finding_lines(finding: Finding) -> list[str]:
 
 def to_text(found: Comparison, model: str, inputs: str) -> str:
     """The whole comparison."""
-    lines = [f"{model}, {inputs}", f"{found.device} against {_NAMES[found.against]}"]
+    lines = [f"{model}, {inputs}", f"{found.device} against {NAMES[found.against]}"]
     for d in found.outputs[:MAX_SHOWN]:
         lines.append(f"  output   {difference_text(d)}")
     if len(found.outputs) > MAX_SHOWN:
@@ -86,13 +87,6 @@ def onset_text(found: Onset) -> str:
     if not lines:
         return "no NaN, and no infinity"
     return "\n".join([*lines, "nothing else makes NaN or infinity"])
-
-
-_NAMES = {
-    "cpu": "NumPy without passes",
-    "onnxruntime": "ONNX Runtime",
-    "reference": "onnx.reference",
-}
 
 
 def _kernels_line(found: Comparison) -> str:

@@ -21,8 +21,13 @@ from engine.target import Target
 
 OPTIONAL_PASSES = tuple(step.name for step in PIPELINE if not step.required)
 
-AGAINST = ("cpu", "onnxruntime", "reference")
-"""What a comparison can be against: NumPy without passes, ONNX Runtime, or onnx.reference."""
+NAMES = {
+    "cpu": "NumPy without passes",
+    "onnxruntime": "ONNX Runtime",
+    "reference": "onnx.reference",
+}
+"""What a comparison can be against, in words."""
+AGAINST = tuple(NAMES)
 
 MAX_PROTO_NBYTES = 1 << 31
 
