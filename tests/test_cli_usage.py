@@ -80,7 +80,7 @@ def test_help_has_a_word_for_each_option_and_its_default(
             assert f"(default: {'gpu' if command == 'compare' else 'auto'})" in told
 
 
-def test_inputs_that_contradict_each_other(
+def test_options_that_contradict_each_other(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.save(tmp_path / "x.npy", np.ones((2, 3), np.float32))
@@ -95,6 +95,8 @@ def test_inputs_that_contradict_each_other(
     data = ["--data", str(tmp_path), "--dim", "n=3", "--device", "cpu"]
     assert main(["compare", model, *data]) == 2
     assert "--data gives every input" in capsys.readouterr().err
+    assert main(["tune", model, "--dry-run", "--output", str(tmp_path / "tuned.json")]) == 2
+    assert "--dry-run keeps nothing" in capsys.readouterr().err
     assert main(["run", model, "--device", "cpu", "--input", given, "--dim", "n=2"]) == 0
 
 

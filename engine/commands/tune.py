@@ -71,6 +71,8 @@ def execute(arguments: argparse.Namespace) -> None:
 
     if arguments.name and not arguments.output:
         raise UsageError("--for says what adapters the file of --output is for: give that too")
+    if arguments.dry_run and arguments.output:
+        raise UsageError("--dry-run keeps nothing: leave --output out")
     inputs: Mapping[str, Any] = {}
 
     def feeds_of(session: InferenceSession) -> Mapping[str, Any]:
@@ -104,6 +106,8 @@ def execute(arguments: argparse.Namespace) -> None:
         arguments.lost = ""
         used = "" if arguments.output else ", used from now on"
         say(f"kept in {path}{used}", fold=False)
+    elif found.choices:
+        say("nothing is kept, as --dry-run asks")
 
 
 def _check_kept(path: Path, arguments: argparse.Namespace) -> None:

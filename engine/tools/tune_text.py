@@ -8,7 +8,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from engine.tools.tune import Tuned
+from engine.tools.tune import GAIN, Tuned
 
 _USUAL = re.compile(
     r" (?:(?:dilations|strides)=\[1(?:, 1)*\]|pads=\[0(?:, 0)*\]|group=1(?!\d)|auto_pad=NOTSET)"
@@ -60,6 +60,16 @@ def summary(found: Tuned, budget_s: int) -> list[str]:
         f"{found.tuned_ms:.2f} ms tuned; another style is faster for {faster} "
         f"of {len(found.choices)} operators and sizes"
     ]
+    again = sum(
+        not choice.style
+        and min(choice.measured.values(), default=choice.default_ms) <= GAIN * choice.default_ms
+        for choice in found.choices
+    )
+    if again:
+        lines.append(
+            f"for {again} of them another was faster at first, but not when measured again: "
+            "the default stays"
+        )
     if found.rounds < found.all_rounds:
         lines.append(
             f"{found.rounds} of {found.all_rounds} styles fitted into {budget_s} s: see --budget"

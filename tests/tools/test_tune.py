@@ -88,6 +88,16 @@ def test_the_fastest_style_of_each_is_found(model: Path, clock: None) -> None:
     assert "24.00 ms a call in the default style, 18.00 ms tuned" in summary(found, 60)[0]
 
 
+def test_a_style_that_was_faster_only_once_is_told(model: Path, clock: None) -> None:
+    found = tune(model, feeds_of, repeats=1)
+    assert not any("again" in line for line in summary(found, 60))
+    small, large = found.choices
+    found = replace(found, choices=(replace(small, measured={"square-4x4": 7.0}), large))
+    assert summary(found, 60)[1] == (
+        "for 1 of them another was faster at first, but not when measured again: the default stays"
+    )
+
+
 @pytest.mark.parametrize("width", [80, 120])
 def test_the_table_fits_a_terminal(model: Path, clock: None, width: int) -> None:
     found = tune(model, feeds_of, repeats=1)
@@ -135,6 +145,7 @@ def test_the_command_keeps_what_sessions_then_use(
     arguments = ["tune", str(model), "--dim", "n=40", "--repeats", "1"]
     assert main([*arguments, "--dry-run"]) == 0
     assert not cache.exists()
+    assert capsys.readouterr().out.endswith("\nnothing is kept, as --dry-run asks\n")
     device = open_device()
     path = tunings.user_file(device.info, device.target)
     slow = Tuning({SMALL: "square-4x4", "another": "square-4x4"})
