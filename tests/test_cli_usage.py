@@ -147,4 +147,4 @@ def test_a_package_that_is_not_there_is_no_matter_of_inputs(
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     assert main(["compare", model, "--device", "cpu", "--against", "onnxruntime"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("error: onnxruntime is not installed")
+    assert line.startswith("error: --against onnxruntime needs `pip install onnxruntime`")

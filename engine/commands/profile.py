@@ -63,7 +63,7 @@ def execute(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print(found.to_json())
     else:
-        say(*header(found, arguments.model.name))
+        say(*header(found, arguments.model.name, arguments.device))
         for table in tables(found, arguments.top, console().width):
             show(table)
         say(totals_text(found))

@@ -76,7 +76,7 @@ def load_model(
     if isinstance(model, ModelProto):
         proto = model
     elif isinstance(model, (bytes, bytearray, memoryview)):
-        proto, raw = _read(io.BytesIO(bytes(model)), "the given bytes")
+        proto, raw = _read(io.BytesIO(bytes(model)), "what was given as bytes")
     elif not isinstance(model, (str, os.PathLike)):
         raise ModelError(f"a model is a path, bytes or a ModelProto, not a {type(model).__name__}")
     else:

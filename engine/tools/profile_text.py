@@ -17,6 +17,10 @@ _CLOCKS = {
     "host": "kernels timed by the host's clock around single submits",
     "": "no kernel ran",
 }
+_WHY_NONE = {
+    "auto": " (why: onnx-wgpu explain; --device gpu puts there what can be)",
+    "gpu": " (why: onnx-wgpu explain)",
+}
 _PARTS = (
     ("gpu", "GPU busy"),
     ("cpu", "nodes on the CPU"),
@@ -30,11 +34,12 @@ _PARTS = (
 )
 
 
-def header(found: Profile, model: str) -> list[str]:
-    """What was measured, and by what ceilings kernels are judged."""
+def header(found: Profile, model: str, asked: str = "cpu") -> list[str]:
+    """What was measured, and by what ceilings kernels are judged; `asked` is --device."""
+    why = "" if found.clock else _WHY_NONE.get(asked, "")
     lines = [
         f"{model}, {found.inputs}",
-        f"{found.device}; {_CLOCKS[found.clock]}",
+        f"{found.device}; {_CLOCKS[found.clock]}{why}",
         f"a call takes {found.call_ms:.2f} ms, {found.recorded_ms:.2f} ms while it is recorded",
     ]
     if found.rates is not None:

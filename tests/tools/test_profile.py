@@ -225,6 +225,8 @@ def test_real_models(model: RealModel) -> None:
 def test_nodes_stand_below_operators_in_a_narrow_terminal(narrow: bool) -> None:
     found = measure(AFFINE, {"x": np.ones((4, 3), np.float32), "b": np.ones(3, np.float32)}, "cpu")
     assert header(found, "m.onnx")[1].endswith("; no kernel ran")
+    why = " (why: onnx-wgpu explain; --device gpu puts there what can be)"
+    assert header(found, "m.onnx", "auto")[1].endswith("; no kernel ran" + why)
     width = NARROW - 20 if narrow else NARROW
     first = tables(found, 10, width)[0]
     names = [str(column.header) for column in first.columns]

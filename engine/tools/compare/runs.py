@@ -203,7 +203,9 @@ class Reference:
         try:
             runtime = import_module("onnxruntime")
         except ImportError as error:
-            raise UsageError(f"onnxruntime is not installed: {error}") from None
+            raise UsageError(
+                f"--against onnxruntime needs `pip install onnxruntime`: {error}"
+            ) from None
         if proto.ByteSize() >= MAX_PROTO_NBYTES:
             raise UsageError("a model over 2 GiB can only be compared against cpu")
         options = runtime.SessionOptions()
