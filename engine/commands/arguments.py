@@ -43,7 +43,11 @@ def input_arguments(parser: argparse.ArgumentParser) -> None:
         help="kernels use what every device guarantees, or all that this one offers (default)",
     )
     parser.add_argument(
-        "--disable", action="append", default=[], metavar="NAME", help="a pass or fusion rule"
+        "--disable",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="leave a pass or fusion rule out, to see what it does",
     )
     parser.add_argument(
         "--require-gpu", action="store_true", help="fail if any node would run on the CPU"

@@ -15,13 +15,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def execute(arguments: argparse.Namespace) -> None:
     """Prints the table of operators."""
-    from engine.tools.operators import operator_rows, select, to_markdown
+    from engine.tools.operators import LEGEND, operator_rows, select, to_markdown
 
     rows = select(operator_rows(), arguments.names)
     if arguments.markdown:
         print(to_markdown(rows), end="")
         return
-    from engine.tools.console import operators_tables, show
+    from engine.tools.console import operators_tables, say, show
 
     for table in operators_tables(rows):
         show(table)
+    say(*LEGEND)

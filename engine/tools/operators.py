@@ -22,6 +22,15 @@ CONTRIB = "com.microsoft"
 DOMAINS = ("", "ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", CONTRIB)
 _DTYPES = ("float32", "float16", "bfloat16", "int8", "uint8", "int32", "uint32", "int64", "bool")
 
+LEGEND = (
+    "Forms   versions of the operator that are read",
+    "GPU     kernel, expression or view; - where a pass makes others of it, or the CPU computes it",
+    f"Limits  what stays on the CPU; for all: rank over {ops.MAX_RANK}, values over 128 MiB, "
+    f"loops of over {Target.baseline().max_loop_trips} trips in one invocation, and inputs that "
+    "say how to dispatch (axes, sizes) unless they are known before the run",
+)
+"""What the columns of the table mean, in lines for a terminal."""
+
 INTRODUCTION = f"""# Operators
 
 Made by `onnx-wgpu ops --markdown > docs/operators.md`; a test compares it with the code.

@@ -60,6 +60,7 @@ def test_the_command_selects(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["ops", "softmax", "rotaryembedding"]) == 0
     out = capsys.readouterr().out
     assert "Softmax" in out and "com.microsoft" in out and "Conv" not in out
+    assert "\nLimits  what stays on the CPU; for all: rank over 8, " in out
     assert (
         types_text(("float32", "float16", "int32", "int8", "bool")) == "float16/32, int8/32, bool"
     )
