@@ -67,7 +67,7 @@ def summary(found: Tuned, budget_s: int) -> list[str]:
     )
     if again:
         lines.append(
-            f"for {again} of them another was faster at first, but not when measured again: "
+            f"for {again} more one was faster at first, but not when measured again: "
             "the default stays"
         )
     if found.rounds < found.all_rounds:

@@ -94,7 +94,7 @@ def test_a_style_that_was_faster_only_once_is_told(model: Path, clock: None) -> 
     small, large = found.choices
     found = replace(found, choices=(replace(small, measured={"square-4x4": 7.0}), large))
     assert summary(found, 60)[1] == (
-        "for 1 of them another was faster at first, but not when measured again: the default stays"
+        "for 1 more one was faster at first, but not when measured again: the default stays"
     )
 
 
