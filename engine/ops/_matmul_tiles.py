@@ -231,6 +231,8 @@ MANY_ROWS = 64
 """What an open number of rows is taken for where there are not few."""
 LOAD_CLOCKS = 32
 """Of a word for the eight invocations of a vector in software, where there are two for an `fma`."""
+SHORT = 512
+"""Inner sizes that an invocation sums in software as fast as eight that wait for each other."""
 LONGEST = 200_000
 """Inner sizes beyond are shared by several invocations: the loop of one must stay short."""
 
@@ -272,7 +274,7 @@ def _shapes(
         return
     low, high = bounds(p.rows)
     if low is None or low <= FEW_ROWS:
-        few = LINE if target.software and _fills_lines(p) else SHARING
+        few = LINE if target.software and (_fills_lines(p) or _is_short(p)) else SHARING
         if low == high and low is not None:
             yield dataclasses.replace(few, rows=max(low, 1)), ()
         else:
@@ -307,6 +309,11 @@ def _fills_lines(p: Product) -> bool:
     across = LINE.columns * LINE.workgroup[0]
     sizes = at_least(p.columns, 4 * across), at_least(LONGEST, p.inner)
     return all(guard.known is True for guard in sizes)
+
+
+def _is_short(p: Product) -> bool:
+    """Whether a few invocations are enough for a product of few rows."""
+    return at_least(SHORT, p.inner).known is True
 
 
 def _may_share(p: Product, target: Target) -> bool:

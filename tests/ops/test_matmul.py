@@ -94,6 +94,7 @@ CASES = [
         for b in (0, 1)
     ),
     *(gemm(8, 12, 16, c, alpha=0.5, beta=0.25) for c in ((), (1,), (12,), (8, 1), (1, 12))),
+    *(gemm(3, 21, k, (21,), transB=1) for k in (520, 613)),
     gemm(8, 12, 16, (8, 12), alpha=0.5, beta=0.25),
     gemm(8, 13, 16, (8, 13), beta=-2.0),
     gemm(7, 12, 16, (12,), (1, 2), transB=1),
@@ -218,8 +219,11 @@ def test_few_rows_share_the_inner_axis() -> None:
     assert next(tiles(sized(3, 100, 64)))[0].rows == 3
 
 
-@pytest.mark.parametrize(("columns", "inner", "shared"), [(128, 64, False), (127, 64, True)])
-def test_few_rows_of_many_columns_need_no_barrier_in_software(
+@pytest.mark.parametrize(
+    ("columns", "inner", "shared"),
+    [(128, 5000, False), (127, 5000, True), (127, 513, True), (127, 512, False), (3, 37, False)],
+)
+def test_few_rows_of_many_columns_or_short_ones_need_no_barrier_in_software(
     columns: int, inner: int, shared: bool
 ) -> None:
     p = dataclasses.replace(sized(2, columns, inner), b_panels="panels")

@@ -215,8 +215,10 @@ def test_workgroups_share_rows_sooner_on_a_gpu() -> None:
         return all(g.known for g in guards)
 
     assert holds(5000, 64, True) and not holds(5000, 63, True)
-    assert not holds(3, 1000, True, software=True) and holds(2, 256, True, software=True)
-    assert not holds(3, 1000, False, software=True) and holds(2, 256, False, software=True)
+    for contiguous in (True, False):
+        assert not holds(3, 4000, contiguous, software=True)
+        assert not holds(2, 1024, contiguous, software=True)
+        assert holds(2, 1025, contiguous, software=True)
     assert holds(256, 256, False) and not holds(257, 256, False)
 
 

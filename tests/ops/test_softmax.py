@@ -56,7 +56,7 @@ def _cases() -> list[OpCase]:
         cases.append(OpCase(op, (((3, 0, 2), "float32"),), {"axis": 1}, oracle="fallback"))
         cases.append(OpCase(op, (((0, 3), "float32"),), {"axis": 1}, oracle="fallback"))
         cases.append(OpCase(op, (((2, 1, 2, 1, 2, 1, 2, 3), "float32"),), {"axis": 3}))
-        cases.append(OpCase(op, (((1, 1000), "float32"),), {"axis": -1}))
+        cases += [OpCase(op, (((1, n), "float32"),), {"axis": -1}) for n in (1000, 1031, 2052)]
         cases.append(OpCase(op, (((3, 1001), "float32"),), {"axis": -1}))
         oracle = None
         if op != "Hardmax":
@@ -106,10 +106,13 @@ def test_engine_on_the_cpu() -> None:
         ((128, 37), 1, 16, 1, False),
         ((128, 31), 1, 1, 1, False),
         ((128, 768), 1, 64, 1, True),
-        ((2, 768), 1, 64, 64, True),
-        ((2, 769), 1, 64, 64, False),
+        ((2, 1024), 1, 64, 1, True),
+        ((1, 1023), 1, 64, 1, False),
+        ((2, 1028), 1, 64, 64, True),
+        ((2, 1025), 1, 64, 64, False),
         ((64, 1000, 100), 1, 1, 1, False),
         ((2, 1000, 100), 1, 64, 1, False),
+        ((2, 1100, 1), 1, 64, 64, True),
     ],
 )
 def test_choice_of_kernel(
