@@ -1,7 +1,8 @@
 """Per-channel arithmetic goes into weights: `Conv -> BatchNormalization => Conv`.
 
 Also Conv, ConvTranspose, Gemm or MatMul followed by Neg, or by Mul, Div, Add or Sub with constants
-that have one number, or one per output channel: `Conv -> Mul -> Add => Conv`.
+that have one number, or one per output channel: `Conv -> Mul -> Add => Conv`. A MatMul may have its
+bias in between: `MatMul -> Add -> Mul => MatMul -> Add`.
 """
 
 from __future__ import annotations
@@ -67,6 +68,8 @@ def _fold(editor: Editor, node: Node) -> str:
     """Folds a node into the one before it; returns why not, "" also where nothing is near."""
     data = _data_input(editor, node)
     before = editor.producer(data)
+    if before is not None and is_op(before, "Add") and is_op(node, "Mul", "Div", "Neg"):
+        return _fold_past_bias(editor, node, before)
     if before is None or not is_op(before, *LINEAR):
         if is_op(node, "BatchNormalization") and before is not None:
             return f"its input comes from {label(before)}, which has no weights to fold it into"
@@ -82,10 +85,59 @@ def _fold(editor: Editor, node: Node) -> str:
     others = editor.uses_beyond(data, (node,))
     if others:
         return f"the result of {label(before)} is needed as it is: {others}"
-    weights = before.inputs[1]
-    if linear.weights.nbytes > SHARED_NBYTES and editor.uses_beyond(weights, (before,)):
-        return f"the weights {weights!r} of {label(before)} are shared"
+    if _is_shared(editor, linear):
+        return f"the weights {before.inputs[1]!r} of {label(before)} are shared"
     return _apply(editor, node, linear, affine)
+
+
+def _fold_past_bias(editor: Editor, node: Node, add: Node) -> str:
+    """Folds a scale behind a MatMul and its bias into both; returns why not."""
+    product = _data_input(editor, add)
+    before, bias = editor.producer(product), editor.const(_other_input(add, product))
+    if before is None or not is_op(before, "MatMul") or bias is None:
+        return ""
+    linear = _linear(editor, before)
+    if isinstance(linear, str):
+        return ""
+    affine = _affine(editor, node, add.outputs[0], linear)
+    kind = editor.tensor(product)
+    if affine is None or isinstance(affine, str) or affine.shift.any() or kind is None:
+        return ""
+    if (bias.shape or (1,))[-1] not in (1, linear.channels):
+        return ""
+    for name, reader in ((product, add), (add.outputs[0], node)):
+        others = editor.uses_beyond(name, (reader,))
+        if others:
+            return f"the value {name!r} is needed as it is: {others}"
+    if _is_shared(editor, linear):
+        return f"the weights {before.inputs[1]!r} of {label(before)} are shared"
+    with np.errstate(all="ignore"):
+        weights = _scaled(linear, affine.scale).astype(linear.weights.dtype)
+        shift = np.asarray(bias.astype(np.float64) * affine.scale).astype(bias.dtype)
+    if _loses(weights, linear.weights) or not _is_finite(shift):
+        return f"the folded weights of {label(before)} leave the range of {weights.dtype.name}"
+    inputs = before.inputs[0], editor.constant(f"{before.inputs[1]}.folded", weights)
+    between = editor.add_value(f"{node.key}.product", kind)
+    origin = tuple(dict.fromkeys(before.origin + node.origin))
+    scaled = before.replace(inputs=inputs, outputs=(between,), origin=origin)
+    operands = between, editor.constant(f"{node.key}.bias", shift)
+    origin = tuple(dict.fromkeys(add.origin + node.origin))
+    total = standard("Add", operands, node.outputs[0], like=add).replace(origin=origin)
+    text = f"{label(node)} folded into {label(before)} and {label(add)}"
+    editor.swap_pair(add, node, scaled, total, text=text)
+    return ""
+
+
+def _other_input(node: Node, data: str) -> str:
+    return node.inputs[1] if node.inputs[0] == data else node.inputs[0]
+
+
+def _is_shared(editor: Editor, linear: Linear) -> bool:
+    """Whether large weights have other readers, so that scaled ones would be a copy."""
+    node = linear.node
+    return linear.weights.nbytes > SHARED_NBYTES and bool(
+        editor.uses_beyond(node.inputs[1], (node,))
+    )
 
 
 def _data_input(editor: Editor, node: Node) -> str:

@@ -176,6 +176,57 @@ def test_shift_of_matmul_stays() -> None:
     )
 
 
+@pytest.mark.parametrize("scale", [(), (1,), (5,)])
+@pytest.mark.parametrize("bias", [(5,), (1,), (3, 1), (1, 3, 5)])
+def test_scale_past_the_bias_of_a_matmul(scale: tuple[int, ...], bias: tuple[int, ...]) -> None:
+    weights = random_weights(w=(4, 5), b=bias, u=scale)
+    u, b = (", ".join(map(str, shape)) for shape in (scale, bias))
+    check_rewrite(
+        fold_batchnorm,
+        f"""g (float[2, 3, 4] x, float[4, 5] w, float[{b}] b, float{f"[{u}]" if u else ""} u)
+            => (float[2, 3, 5] y) {{ c = MatMul(x, w)  d = Add(b, c)  y = Mul(u, d) }}""",
+        """g (float[2, 3, 4] x, float[4, 5] w, float[{b}] b) => (float[2, 3, 5] y) {
+            c = MatMul(x, w)  y = Add(c, b) }""".replace(
+            "{b}", ", ".join(map(str, np.broadcast_shapes(bias, scale)))
+        ),
+        weights,
+        {"w": weights["w"] * weights["u"], "b": weights["b"] * weights["u"]},
+    )
+
+
+def test_division_and_negation_past_a_bias() -> None:
+    weights = random_weights(w=(4, 5), b=(5,), u=(5,))
+    check_rewrite(
+        fold_batchnorm,
+        """g (float[n, 4] x, float[4, 5] w, float[5] b, float[5] u) => (float[n, 5] y) {
+            c = MatMul(x, w)  d = Add(c, b)  e = Div(d, u)  y = Neg(e) }""",
+        """g (float[n, 4] x, float[4, 5] w, float[5] b) => (float[n, 5] y) {
+            c = MatMul(x, w)  y = Add(c, b) }""",
+        weights,
+        {"w": -weights["w"] / weights["u"], "b": -weights["b"] / weights["u"]},
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "output", "reason"),
+    [
+        ("d = Add(c, b)  y = Mul(d, u)  z = Exp(c)", ", float[2, 5] z", "Exp"),
+        ("d = Add(c, b)  y = Mul(d, u)", ", float[2, 5] d", "an output of the graph"),
+        ("d = Add(c, v)  y = Mul(d, u)", "", ""),
+        ("d = Add(c, b)  y = Mul(d, v)", "", ""),
+        ("d = Add(c, b)  y = Div(u, d)", "", ""),
+    ],
+)
+def test_a_scale_past_a_bias_that_stays(body: str, output: str, reason: str) -> None:
+    check_untouched(
+        fold_batchnorm,
+        f"""g (float[2, 4] x, float[2, 5] v, float[4, 5] w, float[5] b, float[5] u)
+            => (float[2, 5] y{output}) {{ c = MatMul(x, w)  {body} }}""",
+        random_weights(w=(4, 5), b=(5,), u=(5,)),
+        reason,
+    )
+
+
 CONV = "g (float[2, 2, 9] x, float[3, 2, 3] w{inputs}) => (float[2, 3, 7] y{outputs}) {{ {body} }}"
 
 
