@@ -100,6 +100,7 @@ def generate(
     target: Target,
     anchor_output: str | None = None,
     forms: Sequence[bool] = (True,),
+    any_order: bool = False,
 ) -> Chain:
     """WGSL for the elementwise nodes of `group`.
 
@@ -107,6 +108,7 @@ def generate(
         graph, group, storages, target: what to generate for.
         anchor_output: the WGSL name of the anchor's output 0; None for a group without anchor.
         forms: which accessors to write: False for one element, True for four neighbours.
+        any_order: whether what is stored as a Transpose is in text for any order of the axes.
     """
     start = group.anchor.outputs[0] if group.anchor is not None else None
     first = graph.tensor(group.first.outputs[0])
@@ -119,7 +121,11 @@ def generate(
     made = [n for node in group.chain for n in node.writes if node is not group.anchor]
     stored = [n for n in group.outputs if n in made or n == start]
     outputs = {name: f"out{i}" for i, name in enumerate(stored)}
-    turns = {t.node.outputs[0]: declared.turn(t, outputs[t.node.outputs[0]]) for t in group.turned}
+    turns = {
+        name: declared.turn(t, outputs[name], any_order)
+        for t in group.turned
+        for name in t.node.outputs
+    }
     bodies = []
     for wide in forms:
         entry = _declare(anchor_output, group, first.dtype, wide)

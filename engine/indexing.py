@@ -146,12 +146,23 @@ def merge_axes(
     return tuple(a for a, _ in out), tuple(b for _, b in out)
 
 
-def index_map(name: str, sizes: Sequence[Dim], strides: Sequence[Dim], offset: Dim = 0) -> IndexMap:
+def index_map(
+    name: str,
+    sizes: Sequence[Dim],
+    strides: Sequence[Dim],
+    offset: Dim = 0,
+    any_strides: bool = False,
+) -> IndexMap:
     """The map over row-major `sizes` to `offset + sum(coordinate * stride)`.
 
-    Strides may be negative: indices wrap in u32 and come out right. All in elements.
+    Strides may be negative: indices wrap in u32 and come out right. All in elements. With
+    `any_strides` the text is the same for all of them: only axes of size 1 are left out.
     """
-    sizes, strides = merge_axes(sizes, strides)
+    if any_strides:
+        axes = [axis for axis, size in enumerate(sizes) if size != 1]
+        sizes, strides = [sizes[a] for a in axes], [strides[a] for a in axes]
+    else:
+        sizes, strides = merge_axes(sizes, strides)
     if not sizes or all(s == 0 for s in strides):
         params = ((f"{name}_offset", offset),) if offset != 0 else ()
         value = f"params.{name}_offset" if params else "0u"
@@ -173,7 +184,7 @@ def index_map(name: str, sizes: Sequence[Dim], strides: Sequence[Dim], offset: D
                 lines.append(f"rest = rest / params.{size};")
         if strides[axis] == 0:
             continue
-        if strides[axis] == 1:
+        if strides[axis] == 1 and not any_strides:
             terms.append(coordinate)
         else:
             stride = f"{name}_stride{axis}"

@@ -39,11 +39,14 @@ class Lowerer:
         binding: Mapping[str, int],
         parts: Parts,
         shifted: frozenset[str] = frozenset(),
+        turned: frozenset[str] = frozenset(),
     ) -> None:
         self.graph = graph
         self.parts = parts
         self.shifted = shifted
         """Operators whose kernels are written for an output that begins somewhere in its buffer."""
+        self.turned = turned
+        """Groups, by label, whose kernels are written for any order of storing."""
         self.tuning = tuning
         self.binding = binding
         self.target = target
@@ -375,7 +378,13 @@ class Lowerer:
             for name in (*group.inputs, *(n for node in group.nodes for n in node.writes)):
                 self.storage(name)
             self._chains[key] = generate(
-                self.graph, group, self.storages, self.target, anchor_output, forms
+                self.graph,
+                group,
+                self.storages,
+                self.target,
+                anchor_output,
+                forms,
+                group.label in self.turned,
             )
         return self._chains[key]
 

@@ -78,12 +78,15 @@ class Turn:
     Attributes:
         mapping: from the index of an element of `source` to its place.
         size: the word of Params that says how many elements there are.
+        step: that which says how far apart the neighbours of a group of four are put; "" where
+            that is not the same for all of them.
         whole: whether groups of four neighbours stay together.
     """
 
     source: str
     mapping: IndexMap
     size: str
+    step: str
     whole: bool
 
     def stores(self, name: str, variable: str, wide: bool) -> list[str]:
@@ -96,6 +99,12 @@ class Turn:
             return [f"store_{name}({here}, {variable});"]
         if self.whole:
             return [f"store4_{name}({here}, {variable});"]
+        if self.step:
+            lines = [f"let {name}_at = {here};", f"store_{name}({name}_at, {variable}.x);"]
+            for step, lane in enumerate("yzw", 1):
+                place = f"{name}_at + {step}u * params.{self.step}"
+                lines.append(f"store_{name}({place}, {variable}.{lane});")
+            return lines
         lines = [f"store_{name}({here}, {variable}.x);"]
         for step, lane in enumerate("yzw", 1):
             store = f"store_{name}({_at(self.mapping, f'i + {step}u')}, {variable}.{lane});"
@@ -116,6 +125,39 @@ def _inner_stride(sizes: Shape, strides: Shape) -> int | None:
             break
         inner = inner * size
     return 0 if dims.mod(inner, 4) == 0 and inner != 1 else None
+
+
+@dataclass(frozen=True)
+class Order:
+    """Where a Transpose puts elements.
+
+    Attributes:
+        mapping: from the index of one to its place. count: how many there are.
+        step: how far apart the neighbours of a group of four are put, None where that differs.
+        whole: whether they stay together.
+    """
+
+    mapping: IndexMap
+    count: Dim
+    step: Dim | None
+    whole: bool
+
+
+def order_of(graph: Graph, turned: Turned, name: str, any_order: bool = False) -> Order:
+    """The places of a Transpose; with `any_order` in text for all orders of as many axes."""
+    tensor = graph.tensor(turned.node.inputs[0])
+    if tensor is None or tensor.shape is None:
+        raise PlanError(f"the shape of {turned.node.inputs[0]!r} is unknown")
+    shape = tensor.shape
+    order = NodeView(graph, turned.node).attr("perm") or range(len(shape))[::-1]
+    strides: list[Dim] = [0] * len(shape)
+    for axis, stride in zip(order, row_major([shape[a] for a in order]), strict=True):
+        strides[axis] = stride
+    mapping = index_map(name, shape, strides, any_strides=any_order)
+    whole = mapping.identity or _inner_stride(shape, tuple(strides)) == 1
+    even = bool(shape) and dims.mod(shape[-1], 4) == 0
+    step = strides[-1] if even else None
+    return Order(mapping, product(shape), step, whole and not any_order)
 
 
 @dataclass
@@ -152,24 +194,20 @@ class Declarations:
             self.reads[value, walk] = make(value, walk)
         return self.reads[value, walk]
 
-    def turn(self, turned: Turned, name: str) -> Turn:
-        """Declares the places of a value that is stored as a Transpose of it."""
-        tensor = self.graph.tensor(turned.node.inputs[0])
-        if tensor is None or tensor.shape is None:
-            raise PlanError(f"the shape of {turned.node.inputs[0]!r} is unknown")
-        shape = tensor.shape
-        order = NodeView(self.graph, turned.node).attr("perm") or range(len(shape))[::-1]
-        strides: list[Dim] = [0] * len(shape)
-        for axis, stride in zip(order, row_major([shape[a] for a in order]), strict=True):
-            strides[axis] = stride
-        mapping = index_map(f"to_{name}", shape, strides)
-        size = f"{name}_size"
-        words = [*mapping.params, (size, product(shape))]
+    def turn(self, turned: Turned, name: str, any_order: bool) -> Turn:
+        """Declares the places of a value that is stored as a Transpose of it; see `order_of`."""
+        order = order_of(self.graph, turned, f"to_{name}", any_order)
+        size, step = f"{name}_size", f"{name}_step"
+        words = [*order.mapping.params]
+        if order.step is None:
+            words.append((size, order.count))
+        elif not order.whole:
+            words.append((step, order.step))
         for word, dim in words:
             self.params[word] = dim
             self.fields.append((word, "u32"))
-        whole = mapping.identity or _inner_stride(shape, tuple(strides)) == 1
-        return Turn(turned.source, mapping, size, whole)
+        step = "" if order.step is None else step
+        return Turn(turned.source, order.mapping, size, step, order.whole)
 
     def _word(self, value: str, walk: Walk | None) -> Read:
         array, tensor = self.graph.constant(value), self.graph.tensor(value)

@@ -18,6 +18,7 @@ from engine.groups import Fusion, Group
 from engine.ir import Graph, Node
 from engine.lowering import Lowerer
 from engine.memory import Lifetime, MemoryPlan, Slot, assign
+from engine.operands import Order, order_of
 from engine.partition import Partition
 from engine.parts import Parts
 from engine.plan import Append, Dispatch, Plan, Step, Variant, epochs, turns
@@ -67,6 +68,24 @@ def _shifted(
     )
 
 
+def _turned(graph: Graph, scheduled: Sequence[tasks.Task]) -> frozenset[str]:
+    """Groups, by label, that store in more than one order, with the same loop over neighbours.
+
+    Software is given one kernel for all orders, as in `_shifted`.
+    """
+    found: dict[str, list[Order]] = {}
+    for task in scheduled:
+        if isinstance(task, tasks.RunGpu):
+            for turned in task.group.turned:
+                found.setdefault(task.group.label, []).append(order_of(graph, turned, "to"))
+    return frozenset(
+        label
+        for label, orders in found.items()
+        if len({(order.mapping.text, order.whole) for order in orders}) > 1
+        and all(order.step is not None for order in orders)
+    )
+
+
 def _holds(guard: Guard, binding: Mapping[str, int]) -> bool:
     return symbols_of(guard.expr) <= binding.keys() and guard.accepts(evaluate(guard.expr, binding))
 
@@ -107,6 +126,7 @@ def build_plan(
         binding,
         parts,
         _shifted(scheduled, parts, roots) if target.software else frozenset(),
+        _turned(graph, scheduled) if target.software else frozenset(),
     )
     steps: list[Step] = []
     for task in scheduled:

@@ -10,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 import engine
 from engine.ir import Array
+from engine.runtime import targets
 
 pytestmark = pytest.mark.gpu
 CHANCE = np.random.default_rng(0)
@@ -49,6 +50,38 @@ def test_channels_go_last() -> None:
     text = """g (float[2, 3, 7, 5] x, float[6, 3, 3, 3] w) => (float[2, 7, 5, 6] y) {
         a = Conv<pads = [1, 1, 1, 1]>(x, w)  y = Transpose<perm = [0, 2, 3, 1]>(a) }"""
     assert labels(text, x=floats(2, 3, 7, 5), w=floats(6, 3, 3, 3)) == ["Conv + Transpose"]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("perm", [(0, 2, 3, 1), (3, 0, 1, 2), (2, 1, 3, 0)])
+def test_neighbours_go_to_places_as_far_apart(perm: tuple[int, ...], batch: int) -> None:
+    shape = ", ".join(("n", "6", "3", "8")[axis] for axis in perm)
+    text = f"""g (float[n, 3, 3, 8] x, float[6, 3, 1, 1] w) => (float[{shape}] y) {{
+        a = Conv(x, w)  y = Transpose<perm = {list(perm)}>(a) }}"""
+    feeds = {"x": floats(batch, 3, 3, 8), "w": floats(6, 3, 1, 1)}
+    assert labels(text, **feeds) == ["Conv + Transpose"]
+
+
+@pytest.mark.parametrize("software", [False, True])
+@pytest.mark.parametrize("width", [8, 7])
+@pytest.mark.parametrize("n", [1, 2])
+def test_software_stores_in_all_orders_by_one_kernel(
+    n: int, width: int, software: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where neighbours are as far apart in fours: rows of heads, and their columns."""
+    monkeypatch.setattr(targets, "is_software", lambda kind: software)
+    text = f"""g (float[n, 5, 8] x, float[8, {3 * width}] v, float[8, {3 * width}] w,
+        int64[4] s = {{0, 5, 3, {width}}})
+        => (float[n, 3, 5, {width}] q, float[n, 3, {width}, 5] k) {{
+        a = MatMul(x, v)  b = MatMul(x, w)  c = Reshape(a, s)  d = Reshape(b, s)
+        q = Transpose<perm = [0, 2, 1, 3]>(c)  k = Transpose<perm = [0, 2, 3, 1]>(d) }}"""
+    feeds = {"x": floats(n, 5, 8), "v": floats(8, 3 * width), "w": floats(8, 3 * width)}
+    assert labels(text, **feeds) == ["MatMul + Transpose"]
+    model = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> {text}')
+    with engine.InferenceSession(model, device="gpu") as session:
+        session.run(None, feeds)
+        kernels = {d.variants[-1].kernel for d in session.plan().dispatches}
+    assert len(kernels) == (1 if software and width == 8 else 2)
 
 
 def test_neighbours_past_the_end_are_not_stored() -> None:
