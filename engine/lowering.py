@@ -17,11 +17,13 @@ from engine.groups import Group
 from engine.indexing import Place
 from engine.ir import Array, Graph, Node, Shape, TensorType
 from engine.layout import Storage, storage_of
+from engine.operands import Written
 from engine.ops import KernelCall, Lowering, OpDef, definition, linear
 from engine.parts import Parts
 from engine.plan import Append, Derived, Dispatch, Variant
 from engine.reach import Reach, reach
 from engine.shader import Fused, Kernel, Placed, preprocess, render
+from engine.sharing import NOTHING, Sharing, ended, kind_of
 from engine.target import Target
 from engine.tuning import DEFAULT, Tuning, tuned_as
 
@@ -38,15 +40,11 @@ class Lowerer:
         tuning: Tuning,
         binding: Mapping[str, int],
         parts: Parts,
-        shifted: frozenset[str] = frozenset(),
-        turned: frozenset[str] = frozenset(),
+        sharing: Sharing = NOTHING,
     ) -> None:
         self.graph = graph
         self.parts = parts
-        self.shifted = shifted
-        """Operators whose kernels are written for an output that begins somewhere in its buffer."""
-        self.turned = turned
-        """Groups, by label, whose kernels are written for any order of storing."""
+        self.sharing = sharing
         self.tuning = tuning
         self.binding = binding
         self.target = target
@@ -108,7 +106,8 @@ class Lowerer:
             stages = op.lower(view)
         else:
             stages = op.in_place.rest(view, copied) if copied else ()
-        chained = len(group.chain) > 1 or op.tail is not None
+        ends = group.key in self.sharing.ends
+        chained = len(group.chain) > 1 or op.tail is not None or ends
         storing = _last_storing(stages, group.anchor.outputs[0]) if chained else -1
         self._find_loose(group, stages, storing)
         dispatches = (
@@ -242,20 +241,32 @@ class Lowerer:
     def _at_begin(
         self, group: Group, tensors: Mapping[str, str], reached: Mapping[str, Reach]
     ) -> dict[str, Reach]:
-        """How outputs are reached that lie side by side from the start of their buffer, if kernels
-        of the operator are written for one that begins elsewhere."""
-        if group.anchor is None or group.anchor.op_type not in self.shifted:
-            return {}
-        outputs, found = set(map(self.root, group.outputs)), {}
-        for name, root in self._rooted(tensors):
+        """How outputs and inputs are reached that lie side by side from the start of their buffer,
+        if kernels are written for one that begins elsewhere."""
+        moved = self._moved(group)
+        found: dict[str, Reach] = {}
+        for name, root in self._rooted(tensors) if moved else ():
             known = reached.get(name)
-            if root not in outputs or (known is not None and known.placed is not None):
+            if root not in moved or (known is not None and known.placed is not None):
                 continue
             storage = self.storage(root)
             if storage.element == "f32" and not storage.narrow and not storage.growing:
                 size, when = product(shape_of(self.graph, root)), known.when if known else ()
                 found[name] = Reach(Place(), size, Placed(shifted=True, fours=True), when)
         return found
+
+    def _moved(self, group: Group) -> set[str]:
+        """The values that kernels of other groups find elsewhere in their buffers."""
+        if group.anchor is None:
+            return set()
+        found: list[str] = []
+        if group.anchor.op_type in self.sharing.outputs:
+            found += group.outputs
+        if self.sharing.inputs:
+            kind = kind_of(self.graph, group)
+            places = range(len(group.inputs))
+            found += [group.inputs[i] for i in places if (kind, i) in self.sharing.inputs]
+        return set(map(self.root, found))
 
     def _rooted(self, tensors: Mapping[str, str]) -> list[tuple[str, str]]:
         return [(name, self.root(value)) for name, value in tensors.items()]
@@ -377,16 +388,19 @@ class Lowerer:
         if key not in self._chains:
             for name in (*group.inputs, *(n for node in group.nodes for n in node.writes)):
                 self.storage(name)
-            self._chains[key] = generate(
-                self.graph,
-                group,
-                self.storages,
-                self.target,
-                anchor_output,
-                forms,
-                group.label in self.turned,
-            )
+            self._chains[key] = self._generate(group, anchor_output, forms)
         return self._chains[key]
+
+    def _generate(self, group: Group, output: str | None, forms: tuple[bool, ...]) -> Chain:
+        written = self.sharing.orders.get(group.label, Written.AS_FITS)
+        end = self.sharing.ends.get(group.key)
+        if end is None:
+            return generate(self.graph, group, self.storages, self.target, output, forms, written)
+        (kept,) = group.outputs
+        graph, group, storages, made = ended(self.graph, group, self.storages, end)
+        chain = generate(graph, group, storages, self.target, output, forms, written)
+        tensors = {name: kept if v == made else v for name, v in chain.tensors.items()}
+        return replace(chain, tensors=tensors)
 
 
 def _last_storing(stages: Sequence[Sequence[KernelCall]], output: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Mapping
 from dataclasses import field
 
@@ -127,6 +128,14 @@ def _inner_stride(sizes: Shape, strides: Shape) -> int | None:
     return 0 if dims.mod(inner, 4) == 0 and inner != 1 else None
 
 
+class Written(enum.Enum):
+    """How the text is written that stores a Transpose."""
+
+    AS_FITS = "as few operations as there can be"
+    ANY_ORDER = "the same for all orders of as many axes; neighbours are as far apart in fours"
+    BY_ELEMENT = "the place of each element is computed, unless fours stay together"
+
+
 @dataclass(frozen=True)
 class Order:
     """Where a Transpose puts elements.
@@ -143,8 +152,8 @@ class Order:
     whole: bool
 
 
-def order_of(graph: Graph, turned: Turned, name: str, any_order: bool = False) -> Order:
-    """The places of a Transpose; with `any_order` in text for all orders of as many axes."""
+def order_of(graph: Graph, turned: Turned, name: str, written: Written = Written.AS_FITS) -> Order:
+    """The places of a Transpose."""
     tensor = graph.tensor(turned.node.inputs[0])
     if tensor is None or tensor.shape is None:
         raise PlanError(f"the shape of {turned.node.inputs[0]!r} is unknown")
@@ -153,10 +162,11 @@ def order_of(graph: Graph, turned: Turned, name: str, any_order: bool = False) -
     strides: list[Dim] = [0] * len(shape)
     for axis, stride in zip(order, row_major([shape[a] for a in order]), strict=True):
         strides[axis] = stride
+    any_order = written is Written.ANY_ORDER
     mapping = index_map(name, shape, strides, any_strides=any_order)
     whole = mapping.identity or _inner_stride(shape, tuple(strides)) == 1
     even = bool(shape) and dims.mod(shape[-1], 4) == 0
-    step = strides[-1] if even else None
+    step = strides[-1] if even and written is not Written.BY_ELEMENT else None
     return Order(mapping, product(shape), step, whole and not any_order)
 
 
@@ -194,9 +204,9 @@ class Declarations:
             self.reads[value, walk] = make(value, walk)
         return self.reads[value, walk]
 
-    def turn(self, turned: Turned, name: str, any_order: bool) -> Turn:
+    def turn(self, turned: Turned, name: str, written: Written) -> Turn:
         """Declares the places of a value that is stored as a Transpose of it; see `order_of`."""
-        order = order_of(self.graph, turned, f"to_{name}", any_order)
+        order = order_of(self.graph, turned, f"to_{name}", written)
         size, step = f"{name}_size", f"{name}_step"
         words = [*order.mapping.params]
         if order.step is None:

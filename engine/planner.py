@@ -18,11 +18,11 @@ from engine.groups import Fusion, Group
 from engine.ir import Graph, Node
 from engine.lowering import Lowerer
 from engine.memory import Lifetime, MemoryPlan, Slot, assign
-from engine.operands import Order, order_of
 from engine.partition import Partition
 from engine.parts import Parts
 from engine.plan import Append, Dispatch, Plan, Step, Variant, epochs, turns
 from engine.shader import Kernel
+from engine.sharing import NOTHING, sharing
 from engine.target import Target
 from engine.tuning import Tuning
 
@@ -48,42 +48,6 @@ def _lowered(lowerer: Lowerer, group: Group) -> list[Dispatch]:
 def _likely(dispatch: Dispatch, binding: Mapping[str, int]) -> Variant:
     """The variant that runs at sizes that are known as far as inputs decide them."""
     return next(v for v in dispatch.variants if all(_holds(g, binding) for g in v.when))
-
-
-def _shifted(
-    scheduled: Sequence[tasks.Task], parts: Parts, roots: Mapping[str, str]
-) -> frozenset[str]:
-    """Operators with an output that begins behind others in its buffer.
-
-    Software is given one kernel for all their outputs: another takes long to compile, an addition
-    nothing to run.
-    """
-    groups = (task.group for task in scheduled if isinstance(task, tasks.RunGpu))
-    return frozenset(
-        group.anchor.op_type
-        for group in groups
-        if group.anchor is not None
-        for name in group.outputs
-        if (part := parts.of.get(roots.get(name, name))) is not None and part.place.begin != 0
-    )
-
-
-def _turned(graph: Graph, scheduled: Sequence[tasks.Task]) -> frozenset[str]:
-    """Groups, by label, that store in more than one order, with the same loop over neighbours.
-
-    Software is given one kernel for all orders, as in `_shifted`.
-    """
-    found: dict[str, list[Order]] = {}
-    for task in scheduled:
-        if isinstance(task, tasks.RunGpu):
-            for turned in task.group.turned:
-                found.setdefault(task.group.label, []).append(order_of(graph, turned, "to"))
-    return frozenset(
-        label
-        for label, orders in found.items()
-        if len({(order.mapping.text, order.whole) for order in orders}) > 1
-        and all(order.step is not None for order in orders)
-    )
 
 
 def _holds(guard: Guard, binding: Mapping[str, int]) -> bool:
@@ -125,8 +89,7 @@ def build_plan(
         tuning,
         binding,
         parts,
-        _shifted(scheduled, parts, roots) if target.software else frozenset(),
-        _turned(graph, scheduled) if target.software else frozenset(),
+        sharing(graph, scheduled, parts, roots) if target.software else NOTHING,
     )
     steps: list[Step] = []
     for task in scheduled:

@@ -38,6 +38,7 @@ ORDER = (
     *(
         "plan",
         "appends",
+        "sharing",
         "lowering",
         "planner",
         "splits",

@@ -1,0 +1,163 @@
+"""What kernels have in common though they need not, for drivers that compile slowly.
+
+A software driver takes long to compile each text, and next to nothing to run what is added here:
+where an operand or a result begins, in which order it is stored, an activation that does nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field, replace
+
+import numpy as np
+
+from engine import schedule as tasks
+from engine.groups import Group
+from engine.ir import Graph, Node, TensorType, Value
+from engine.layout import Storage
+from engine.operands import Order, Written, order_of
+from engine.ops import is_scalar_constant
+from engine.parts import Parts
+from engine.records import dataclass
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """How kernels are written so that there are fewer.
+
+    Attributes:
+        outputs: operators whose kernels are written for an output that begins somewhere in its
+            buffer.
+        inputs: kinds of groups, and the inputs that are taken to begin somewhere in theirs.
+        orders: how groups are written, by label, that store in another order than they compute.
+        ends: the activation that a group, by key, ends with though it has none.
+    """
+
+    outputs: frozenset[str] = frozenset()
+    inputs: frozenset[tuple[str, int]] = frozenset()
+    orders: Mapping[str, Written] = field(default_factory=dict)
+    ends: Mapping[str, Node] = field(default_factory=dict)
+
+
+NOTHING = Sharing()
+
+
+def sharing(
+    graph: Graph, scheduled: Iterable[tasks.Task], parts: Parts, roots: Mapping[str, str]
+) -> Sharing:
+    """What the kernels of a plan for software share."""
+    groups = [task.group for task in scheduled if isinstance(task, tasks.RunGpu)]
+    return Sharing(
+        _outputs(groups, parts, roots),
+        _inputs(graph, groups, parts, roots),
+        _orders(graph, groups),
+        _ends(graph, groups),
+    )
+
+
+def kind_of(graph: Graph, group: Group) -> str:
+    """What groups have in common whose kernels may be the same but for where inputs begin."""
+    assert group.anchor is not None
+    tensor = graph.tensor(group.anchor.outputs[0])
+    shape = tensor.shape if tensor is not None else None
+    return f"{group.label} {_kind_of(graph, group.anchor)} {(shape or ())[2:]}"
+
+
+def _kind_of(graph: Graph, anchor: Node) -> str:
+    constants = [a.shape[2:] for n in anchor.inputs if (a := graph.constant(n)) is not None]
+    return f"{anchor.op_type} {sorted(anchor.attrs.items())} {constants}"
+
+
+def _begins_late(parts: Parts, roots: Mapping[str, str], name: str) -> bool:
+    part = parts.of.get(roots.get(name, name))
+    return part is not None and part.place.begin != 0
+
+
+def _outputs(groups: Iterable[Group], parts: Parts, roots: Mapping[str, str]) -> frozenset[str]:
+    return frozenset(
+        group.anchor.op_type
+        for group in groups
+        if group.anchor is not None
+        for name in group.outputs
+        if _begins_late(parts, roots, name)
+    )
+
+
+def _inputs(
+    graph: Graph, groups: Iterable[Group], parts: Parts, roots: Mapping[str, str]
+) -> frozenset[tuple[str, int]]:
+    """Inputs that begin late in some groups of a kind, and not in others."""
+    found: dict[tuple[str, int], set[bool]] = {}
+    for group in groups:
+        if group.anchor is not None:
+            late = [_begins_late(parts, roots, name) for name in group.inputs]
+            kind = kind_of(graph, group)
+            for place, is_late in enumerate(late):
+                found.setdefault((kind, place), set()).add(is_late)
+    return frozenset(key for key, late in found.items() if len(late) > 1)
+
+
+def _orders(graph: Graph, groups: Iterable[Group]) -> dict[str, Written]:
+    """How groups are written, by label, that store in more than one order."""
+    found: dict[str, list[Order]] = {}
+    for group in groups:
+        for turned in group.turned:
+            found.setdefault(group.label, []).append(order_of(graph, turned, "to"))
+    ways = {}
+    for label, orders in found.items():
+        if not all(order.step is not None for order in orders):
+            ways[label] = Written.BY_ELEMENT
+        elif len({(order.mapping.text, order.whole) for order in orders}) > 1:
+            ways[label] = Written.ANY_ORDER
+    return ways
+
+
+def _ends(graph: Graph, groups: Sequence[Group]) -> dict[str, Node]:
+    """Groups that differ from others only in that these clip their result."""
+    clipped: dict[tuple[str, ...], Node] = {}
+    for group in _single(groups):
+        last = group.chain[-1]
+        if last.op_type == "Clip" and all(
+            is_scalar_constant(graph, n) for n in last.inputs[1:] if n
+        ):
+            clipped.setdefault(_tail(graph, group, group.chain[1:-1]), last)
+    found = {}
+    for group in _single(groups):
+        end = clipped.get(_tail(graph, group, group.chain[1:]))
+        tensor = graph.tensor(group.outputs[0])
+        if end is not None and tensor is not None and tensor.dtype.name == "float32":
+            found[group.key] = end
+    return found
+
+
+def _single(groups: Iterable[Group]) -> Iterator[Group]:
+    """Groups with an anchor that store the end of their chain and nothing else."""
+    for group in groups:
+        if group.anchor is not None and not group.turned:
+            if group.outputs == group.chain[-1].outputs:
+                yield group
+
+
+def _tail(graph: Graph, group: Group, chain: Iterable[Node]) -> tuple[str, ...]:
+    assert group.anchor is not None
+    return _kind_of(graph, group.anchor), *(node.op_type for node in chain)
+
+
+def ended(
+    graph: Graph, group: Group, storages: Mapping[str, Storage], end: Node
+) -> tuple[Graph, Group, Mapping[str, Storage], str]:
+    """A group that clips its result to all numbers, as `end` does to fewer, and the new result."""
+    (last,) = group.outputs
+    value = graph.values[last]
+    made = f"{last}:clipped"
+    bounds = {f"{made}:{i}": bound for i, bound in ((1, -np.inf), (2, np.inf)) if end.input(i)}
+    names = [next((n for n in bounds if n.endswith(f":{i}")), "") for i in (1, 2)]
+    values = [value.replace(name=made)]
+    for name, bound in bounds.items():
+        array = np.array(bound, np.float32)
+        assert value.tensor is not None
+        values.append(Value(name, TensorType(value.tensor.dtype, ()), array))
+    node = replace(end, inputs=(last, *names[: len(end.inputs) - 1]), outputs=(made,))
+    wider = graph.replace(values={**graph.values, **{v.name: v for v in values}})
+    group = replace(group, nodes=(*group.nodes, node), outputs=(made,))
+    return wider, group, {**storages, made: storages[last]}, made
