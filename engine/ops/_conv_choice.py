@@ -30,6 +30,9 @@ _LARGE_TILES = ((16, 8), (32, 7), (32, 8))
 Large ones take half to nine tenths of the time, but a driver takes 0.1 s longer to compile one, and
 a model has more kernels if it has both: so they are for convolutions of `MUCH` products.
 """
+MOST_UNROLLED = 1024
+"""Products in a trip of a large tile: one of twice as many takes a driver twice as long, and a call
+as long as before."""
 ENOUGH_PRODUCTS, MOST_WEIGHTS = 128, 96
 """In a trip of a loop on a GPU."""
 LOAD, LOAD_FOUR = 24, 52
@@ -147,7 +150,8 @@ def shared_tile(group_out: Dim, rows: Dim, width: Dim, loop: Loop) -> tuple[int,
     ]
     products = product((group_out, rows, width, loop.trips, loop.taps))
     if isinstance(products, int) and products >= MUCH:
-        fitting += _LARGE_TILES
+        most = MOST_UNROLLED // loop.taps
+        fitting += [tile for tile in _LARGE_TILES if tile[0] * tile[1] <= most]
     return min(fitting, key=price)
 
 

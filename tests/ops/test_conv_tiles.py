@@ -305,3 +305,10 @@ def test_weights_that_are_no_constants_are_packed_on_the_gpu() -> None:
         assert op is not None and op.lower is not None
         view = Lowering(graph, node, NodeView(graph, node).target, str, lambda *a: "derived")
         assert len(op.lower(view)) == stages
+
+
+def test_large_tiles_have_fewer_channels_for_windows_of_many_taps() -> None:
+    rows, width = 112, 112
+    three, seven = Loop(64 * 3, 3, (2, 1)), Loop(3 * 7, 7, (2, 5))
+    assert shared_tile(64, rows, width, three) == (32, 8)
+    assert shared_tile(64, rows, width, seven) == (16, 8)
