@@ -23,7 +23,7 @@ from engine.parts import Parts
 from engine.plan import Append, Derived, Dispatch, Variant
 from engine.reach import Reach, reach
 from engine.shader import Fused, Kernel, Placed, preprocess, render
-from engine.sharing import NOTHING, Sharing, ended, kind_of
+from engine.sharing import NOTHING, Sharing, ended, floored, kind_of
 from engine.target import Target
 from engine.tuning import DEFAULT, Tuning, tuned_as
 
@@ -394,7 +394,9 @@ class Lowerer:
     def _generate(self, group: Group, output: str | None, forms: tuple[bool, ...]) -> Chain:
         written = self.sharing.orders.get(group.label, Written.AS_FITS)
         end = self.sharing.ends.get(group.key)
-        if end is None:
+        if end is None or group.anchor is None:
+            if group.chain[-1].key in self.sharing.ends:
+                group = floored(group)
             return generate(self.graph, group, self.storages, self.target, output, forms, written)
         (kept,) = group.outputs
         graph, group, storages, made = ended(self.graph, group, self.storages, end)

@@ -13,10 +13,11 @@ import numpy as np
 
 from engine import schedule as tasks
 from engine.groups import Group
-from engine.ir import Graph, Node, TensorType, Value
+from engine.ir import Graph, Node, Shape, TensorType, Value
 from engine.layout import Storage
 from engine.operands import Order, Written, order_of
 from engine.ops import is_scalar_constant
+from engine.ops.elementwise_unary import ALL, FLOOR, POSITIVE
 from engine.parts import Parts
 from engine.records import dataclass
 
@@ -30,7 +31,8 @@ class Sharing:
             buffer.
         inputs: kinds of groups, and the inputs that are taken to begin somewhere in theirs.
         orders: how groups are written, by label, that store in another order than they compute.
-        ends: the activation that a group, by key, ends with though it has none.
+        ends: the activation that a group, by key, ends with though it has none; and each Relu that
+            such ends are like, by its own key.
     """
 
     outputs: frozenset[str] = frozenset()
@@ -40,6 +42,7 @@ class Sharing:
 
 
 NOTHING = Sharing()
+CLIPS = ("Clip", "Relu")
 
 
 def sharing(
@@ -58,9 +61,12 @@ def sharing(
 def kind_of(graph: Graph, group: Group) -> str:
     """What groups have in common whose kernels may be the same but for where inputs begin."""
     assert group.anchor is not None
-    tensor = graph.tensor(group.anchor.outputs[0])
-    shape = tensor.shape if tensor is not None else None
-    return f"{group.label} {_kind_of(graph, group.anchor)} {(shape or ())[2:]}"
+    return f"{group.label} {_kind_of(graph, group.anchor)} {_spatial(graph, group.anchor)}"
+
+
+def _spatial(graph: Graph, anchor: Node) -> Shape:
+    tensor = graph.tensor(anchor.outputs[0])
+    return tensor.shape[2:] if tensor is not None and tensor.shape is not None else ()
 
 
 def _kind_of(graph: Graph, anchor: Node) -> str:
@@ -113,20 +119,20 @@ def _orders(graph: Graph, groups: Iterable[Group]) -> dict[str, Written]:
 
 
 def _ends(graph: Graph, groups: Sequence[Group]) -> dict[str, Node]:
-    """Groups that differ from others only in that these clip their result."""
-    clipped: dict[tuple[str, ...], Node] = {}
+    """Groups that differ from others only in that these clip their result, and those others."""
+    clipped: dict[tuple[str, ...], list[Node]] = {}
     for group in _single(groups):
         last = group.chain[-1]
-        if last.op_type == "Clip" and all(
-            is_scalar_constant(graph, n) for n in last.inputs[1:] if n
-        ):
-            clipped.setdefault(_tail(graph, group, group.chain[1:-1]), last)
+        bounds = filter(None, last.inputs[1:])
+        if last.op_type in CLIPS and all(is_scalar_constant(graph, n) for n in bounds):
+            clipped.setdefault(_tail(graph, group, group.chain[1:-1]), []).append(last)
     found = {}
     for group in _single(groups):
-        end = clipped.get(_tail(graph, group, group.chain[1:]))
+        ends = clipped.get(_tail(graph, group, group.chain[1:]))
         tensor = graph.tensor(group.outputs[0])
-        if end is not None and tensor is not None and tensor.dtype.name == "float32":
-            found[group.key] = end
+        if ends is not None and tensor is not None and tensor.dtype.name == "float32":
+            found[group.key] = ends[0]
+            found.update({node.key: node for node in ends if node.op_type == "Relu"})
     return found
 
 
@@ -139,8 +145,11 @@ def _single(groups: Iterable[Group]) -> Iterator[Group]:
 
 
 def _tail(graph: Graph, group: Group, chain: Iterable[Node]) -> tuple[str, ...]:
+    """What groups have in common whose kernels may be the same but for their ends."""
     assert group.anchor is not None
-    return _kind_of(graph, group.anchor), *(node.op_type for node in chain)
+    one_pixel = set(_spatial(graph, group.anchor)) == {1}
+    ops = (node.op_type for node in chain)
+    return _kind_of(graph, group.anchor), "one pixel" if one_pixel else "", *ops
 
 
 def ended(
@@ -148,16 +157,24 @@ def ended(
 ) -> tuple[Graph, Group, Mapping[str, Storage], str]:
     """A group that clips its result to all numbers, as `end` does to fewer, and the new result."""
     (last,) = group.outputs
-    value = graph.values[last]
-    made = f"{last}:clipped"
-    bounds = {f"{made}:{i}": bound for i, bound in ((1, -np.inf), (2, np.inf)) if end.input(i)}
-    names = [next((n for n in bounds if n.endswith(f":{i}")), "") for i in (1, 2)]
-    values = [value.replace(name=made)]
-    for name, bound in bounds.items():
-        array = np.array(bound, np.float32)
-        assert value.tensor is not None
-        values.append(Value(name, TensorType(value.tensor.dtype, ()), array))
-    node = replace(end, inputs=(last, *names[: len(end.inputs) - 1]), outputs=(made,))
+    made, value, attrs = f"{last}:clipped", graph.values[last], dict(end.attrs)
+    values, names = [value.replace(name=made)], [last]
+    for place, bound in zip((1, 2), (-np.inf, np.inf), strict=True):
+        names.append(f"{made}:{place}" if end.input(place) else "")
+        if names[-1] and value.tensor is not None:
+            kind = TensorType(value.tensor.dtype, ())
+            values.append(Value(names[-1], kind, np.array(bound, np.float32)))
+    if end.op_type == "Relu":
+        attrs[FLOOR] = ALL
+    inputs = tuple(names[: len(end.inputs)])
+    node = replace(end, inputs=inputs, outputs=(made,), attrs=attrs)
     wider = graph.replace(values={**graph.values, **{v.name: v for v in values}})
     group = replace(group, nodes=(*group.nodes, node), outputs=(made,))
     return wider, group, {**storages, made: storages[last]}, made
+
+
+def floored(group: Group) -> Group:
+    """A group whose last Relu is written like those of others that do nothing."""
+    last = group.chain[-1]
+    relu = replace(last, attrs={FLOOR: POSITIVE})
+    return replace(group, nodes=tuple(relu if n is last else n for n in group.nodes))

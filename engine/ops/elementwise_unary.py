@@ -41,7 +41,7 @@ def unary(
     includes: tuple[str, ...] = (),
     *,
     since: int = 6,
-    params: Mapping[str, float] | None = None,
+    params: Mapping[str, float] | Callable[[NodeView], Mapping[str, float]] | None = None,
     dtypes: frozenset[str] = FLOATS,
     rule: Rule | None = None,
     cost: int = 1,
@@ -106,9 +106,28 @@ unary("Acosh", "acosh_f32({0})", HYPERBOLIC, since=9, cost=40, functions=1)
 unary("Atanh", "atanh_f32({0})", HYPERBOLIC, since=9, cost=40, functions=1)
 
 unary("Sigmoid", "1.0 / (1.0 + exp_f32(-{0}))", EXP, cost=25, passes=4, functions=1)
+FLOOR = "floor"
+"""Attribute of a Relu in a kernel that serves others: they keep what is above it, as in `_KEPT`."""
+POSITIVE, ALL = -8388608.0, -(2.0**31)
+"""Floors: of a Relu, and of what keeps all numbers (0 for -0)."""
+_relu = by_kind(f"select({{T}}(0), {{0}}, {_KEPT})", "max({0}, {T}(0))", "{0}")
+
+
+def _relu_text(view: NodeView) -> str:
+    if view.attr(FLOOR, None) is None:
+        return _relu(view)
+    return "select({T}(0), {0}, bitcast<{I}>({0}) > {I}({F}({floor})))"
+
+
+def _relu_words(view: NodeView) -> Mapping[str, float]:
+    floor = view.attr(FLOOR, None)
+    return {} if floor is None else {FLOOR: float(floor)}
+
+
 unary(
     "Relu",
-    by_kind(f"select({{T}}(0), {{0}}, {_KEPT})", "max({0}, {T}(0))", "{0}"),
+    _relu_text,
+    params=_relu_words,
     dtypes=NUMBERS,
     rule=lambda a: _symbolic.largest(a, 0),
 )
