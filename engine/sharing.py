@@ -140,7 +140,7 @@ def _single(groups: Iterable[Group]) -> Iterator[Group]:
     """Groups with an anchor that store the end of their chain and nothing else."""
     for group in groups:
         if group.anchor is not None and not group.turned:
-            if group.outputs == group.chain[-1].outputs:
+            if len(group.outputs) == 1 and group.outputs == group.chain[-1].outputs:
                 yield group
 
 

@@ -61,6 +61,15 @@ def test_an_activation_of_another_kind_of_convolution(software: bool) -> None:
     assert kernels(text, weights, {"x": floats(1, 8, 4, 4)}) == 2
 
 
+def test_an_operator_of_several_outputs_has_no_activation(software: bool) -> None:
+    text = """g (float[3, 2, 5] x, float[1, 24, 5] w, float[1, 24, 6] r, float[1, 48] c)
+        => (float[3, 1, 2, 6] b, float[3, 1, 2, 6] y, float[1, 2, 6] h, float[1, 2, 6] s) {
+        a, a1, a2 = LSTM<hidden_size = 6>(x, w, r, c)  b = Relu(a)
+        y, h, s = LSTM<hidden_size = 6>(x, w, r, c) }"""
+    shapes = {"x": (3, 2, 5), "w": (1, 24, 5), "r": (1, 24, 6), "c": (1, 48)}
+    assert kernels(text, {}, {name: floats(*shape) for name, shape in shapes.items()})
+
+
 @pytest.mark.parametrize("width", [8, 6])
 @pytest.mark.parametrize("n", [3, 12])
 def test_operands_that_begin_anywhere(n: int, width: int, software: bool) -> None:
