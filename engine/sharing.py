@@ -61,7 +61,7 @@ def sharing(
 def kind_of(graph: Graph, group: Group) -> str:
     """What groups have in common whose kernels may be the same but for where inputs begin."""
     assert group.anchor is not None
-    return f"{group.label} {_kind_of(graph, group.anchor)} {_spatial(graph, group.anchor)}"
+    return f"{group.label} {_anchor_kind(graph, group.anchor)} {_spatial(graph, group.anchor)}"
 
 
 def _spatial(graph: Graph, anchor: Node) -> Shape:
@@ -69,7 +69,7 @@ def _spatial(graph: Graph, anchor: Node) -> Shape:
     return tensor.shape[2:] if tensor is not None and tensor.shape is not None else ()
 
 
-def _kind_of(graph: Graph, anchor: Node) -> str:
+def _anchor_kind(graph: Graph, anchor: Node) -> str:
     constants = [a.shape[2:] for n in anchor.inputs if (a := graph.constant(n)) is not None]
     return f"{anchor.op_type} {sorted(anchor.attrs.items())} {constants}"
 
@@ -149,7 +149,7 @@ def _tail(graph: Graph, group: Group, chain: Iterable[Node]) -> tuple[str, ...]:
     assert group.anchor is not None
     one_pixel = set(_spatial(graph, group.anchor)) == {1}
     ops = (node.op_type for node in chain)
-    return _kind_of(graph, group.anchor), "one pixel" if one_pixel else "", *ops
+    return _anchor_kind(graph, group.anchor), "one pixel" if one_pixel else "", *ops
 
 
 def ended(
