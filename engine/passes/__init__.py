@@ -43,6 +43,7 @@ from engine.passes.merge_views import merge_views
 from engine.passes.sink_pad import sink_pad
 from engine.passes.sink_views import sink_views
 from engine.passes.split_cache import split_cache
+from engine.passes.take_in_order import take_in_order
 from engine.passes.wrap_ends import wrap_ends
 from engine.progress import tell
 from engine.records import dataclass
@@ -140,6 +141,11 @@ PIPELINE: tuple[PipelineStep, ...] = (
         "fuse_activations",
         fuse_activations,
         "before factors such as 1/6 are folded into weights",
+    ),
+    PipelineStep(
+        "take_in_order",
+        take_in_order,
+        "a mask is then a view of what the model is given",
     ),
     PipelineStep(
         "look_up",
