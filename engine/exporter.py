@@ -61,7 +61,7 @@ def _graph_proto(graph: Graph, constants: bool) -> GraphProto:
     if not constants:
         inputs += [n for n in known if n not in graph.inputs]
     proto = GraphProto(name=graph.name or "graph")
-    proto.node.extend(node_proto(n, graph.values) for n in graph.nodes)
+    proto.node.extend(node_proto(n) for n in graph.nodes)
     _tell_apart(proto.node)
     proto.input.extend(_value_info(graph.values[n]) for n in inputs)
     proto.output.extend(_value_info(graph.values[n]) for n in graph.outputs)
@@ -96,7 +96,7 @@ def _value_info(value: Value) -> onnx.ValueInfoProto:
     return proto
 
 
-def node_proto(node: Node, values: Mapping[str, Value] | None = None) -> NodeProto:
+def node_proto(node: Node) -> NodeProto:
     """The `NodeProto` of a node, bodies included."""
     proto = NodeProto(
         op_type=node.op_type,

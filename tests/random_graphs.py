@@ -152,7 +152,7 @@ class RandomGraph(Choices):
                 return self.new(array)
         raise DroppedError
 
-    def partner(self, name: str, kinds: str | None = None) -> str:
+    def partner(self, name: str) -> str:
         """A tensor of the same dtype that broadcasts with `name`."""
         mine = self.known[name].array
         dtype = mine.dtype
@@ -160,14 +160,12 @@ class RandomGraph(Choices):
         def fits(other: Array) -> bool:
             return other.dtype == dtype and _broadcasts(mine.shape, other.shape)
 
-        kind = str(dtype.kind)
         names = [n for n, k in self.known.items() if fits(k.array)]
         if names and self.chance(0.7):
             return str(self.one_of(names))
         rank = self.int(0, mine.ndim + (1 if self.chance(0.2) else 0))
         tail = mine.shape[mine.ndim - rank :] if rank <= mine.ndim else (2, *mine.shape)
         shape = tuple(1 if self.chance(0.3) else s for s in tail)
-        del kind
         return self.new(self.content(str(dtype), shape))
 
     def array(self, name: str) -> Array:

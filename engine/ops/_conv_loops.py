@@ -87,7 +87,7 @@ def window(
             "let step = row_step / 4u;",
         ]
     products = tile.multiply([[names[i] for i in tap] for tap in met], "at", before=found)
-    return dense(tile, head, products, (pointer, "step"), times, planes=tile.adds_apart)
+    return dense(head, products, (pointer, "step"), times, planes=tile.adds_apart)
 
 
 def _pointer(tile: Tile, times: int) -> tuple[str, str]:
@@ -130,7 +130,7 @@ def guarded_window(
     condition."""
     places, loads, pixels = _guarded_pixels(tile, win, kernel, lead, sides)
     products = tile.multiply(pixels, "at", before=loads)
-    return dense(tile, places, products, times=times)
+    return dense(places, products, times=times)
 
 
 def long_window(
@@ -236,7 +236,6 @@ def _guarded_pixels(
 
 
 def dense(
-    tile: Tile,
     places: Sequence[str],
     products: Sequence[str],
     pointer: tuple[str, str] = ("row", "row_step"),
@@ -415,4 +414,4 @@ def phase_taps(tile: Tile, edges: Collection[int], times: int) -> str:
         pixels[j] = f"e{j}"
     head = [f"let in_{j} = u32(first + {j}) < params.in_w;" for j in sorted(edges)]
     lines += tile.multiply([pixels], "at")
-    return dense(tile, head, lines, (pointer, "step"), times)
+    return dense(head, lines, (pointer, "step"), times)

@@ -354,7 +354,7 @@ def _inner_loops(geo: Geometry, tile: Tile, target: Target) -> list[tuple[str, b
             text = partial(loops.window, tile, win, width, edges, times)
         return [(text(lead=lead), lead is not None) for lead in leads]
     kernel = width if isinstance(width, int) and width <= 3 else None
-    text = partial(loops.dense, tile, (), times=times)
+    text = partial(loops.dense, (), times=times)
     found = [(text(loops.taps(tile, kernel)), False)]
     if isinstance(pad, int) and aligned and step == 1 and pad % 4 == dilation % 4 == 0:
         found.insert(0, (text(loops.taps(tile, kernel, aligned=True)), True))

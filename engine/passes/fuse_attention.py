@@ -75,7 +75,7 @@ def _fuse(b: Builder, softmax: Node) -> str:
     found = _scores(graph, softmax.inputs[0])
     if isinstance(found, str):
         return found
-    reason = _used_beyond(graph, node, found, softmax)
+    reason = _used_beyond(graph, node, found)
     if reason:
         return reason
     reason = _mask_problem(graph, found, softmax.inputs[0], guarded)
@@ -170,7 +170,7 @@ def _factor(graph: Graph, node: Node) -> tuple[float, str] | None:
     return None
 
 
-def _used_beyond(graph: Graph, node: Node, found: _Scores, softmax: Node) -> str:
+def _used_beyond(graph: Graph, node: Node, found: _Scores) -> str:
     """Who needs what lies between the two products, in words; "" if nobody does."""
     inside = {node.key}
     stack = [node.inputs[0]]

@@ -23,7 +23,7 @@ def window(form: Form, rank: int, most: int = 3) -> dict[str, Any]:
     return attrs
 
 
-def sizes(form: Form, data: Data, kernel: list[int], attrs: dict[str, Any]) -> list[int]:
+def sizes(data: Data, kernel: list[int], attrs: dict[str, Any]) -> list[int]:
     """Spatial sizes into which the windows fit at least once."""
     found = []
     for axis, k in enumerate(kernel):
@@ -54,7 +54,7 @@ def conv(op: str, form: Form, data: Data) -> Case:
         attrs["auto_pad"] = form.one_of(["SAME_UPPER", "SAME_LOWER", "VALID"])
     attrs |= form.maybe({"kernel_shape": kernel}) | ({"group": group} if group > 1 else {})
     constants, source = weights(form, data)
-    shape = (data.int(0, 2), group * per_group, *sizes(form, data, kernel, attrs))
+    shape = (data.int(0, 2), group * per_group, *sizes(data, kernel, attrs))
     inputs: list[Array | None] = [
         data.floats(dtype, shape),
         source.floats(dtype, (group * out, per_group, *kernel)),

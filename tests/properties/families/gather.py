@@ -72,7 +72,7 @@ def gather_nd(op: str, form: Form, data: Data) -> Case:
     return Case([x, np.stack(columns, axis=-1)], attrs, opset, sized=(1,), tol=0)
 
 
-def reduction(op: str, form: Form, opset: int, dtype: np.dtype[Any]) -> dict[str, Any]:
+def reduction(form: Form, opset: int, dtype: np.dtype[Any]) -> dict[str, Any]:
     if opset < 16 or dtype == np.bool_ or not form.chance(0.5):
         return {}
     return {"reduction": form.one_of(["add", "mul", *(["max", "min"] if opset >= 18 else [])])}
@@ -96,7 +96,7 @@ def scatter_elements(op: str, form: Form, data: Data) -> Case:
     x = data.array(dtype, shape, edges=SPECIAL)
     updates = data.array(dtype, indices.shape)
     attrs: dict[str, Any] = {"axis": axis} if axis or form.chance(0.5) else {}
-    attrs |= reduction(op, form, opset, dtype)
+    attrs |= reduction(form, opset, dtype)
     inputs = [x, indices.astype(form.one_of(INDICES)), updates]
     tol = 0 if "reduction" not in attrs else 1e-6
     return Case(inputs, attrs, opset, tol=tol)
@@ -116,7 +116,7 @@ def scatter_nd(op: str, form: Form, data: Data) -> Case:
     indices = places[chosen] - (np.asarray(shape[:depth]) if data.chance(0.3) else 0)
     x = data.array(dtype, shape, edges=SPECIAL)
     updates = data.array(dtype, (len(chosen), *shape[depth:]))
-    attrs = reduction(op, form, opset, dtype)
+    attrs = reduction(form, opset, dtype)
     tol = 1e-6 if attrs else 0
     return Case([x, indices, updates], attrs, opset, sized=(1,), tol=tol)
 

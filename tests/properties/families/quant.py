@@ -219,7 +219,7 @@ def convolution(op: str, form: Form, data: Data) -> Case:
     group, per_group, out = form.one_of([1, 1, 2, 3]), form.one_of([1, 2, 4]), form.int(1, 4)
     attrs |= {"group": group} if group > 1 else {}
     source = Data(form)
-    shape = (data.int(1, 2), group * per_group, *sizes(form, data, kernel, attrs))
+    shape = (data.int(1, 2), group * per_group, *sizes(data, kernel, attrs))
     x = quantised(data, x_kind, shape)
     w = quantised(source, w_kind, (group * out, per_group, *kernel))
     many = (group * out,) if form.chance(0.4) else ()
