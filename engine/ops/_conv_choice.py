@@ -46,7 +46,7 @@ class Kind(enum.Enum):
     ones that follow from more than the geometry; costs do not know of them.
     """
 
-    DEPTHWISE = "one channel in or out a group: strips of it in registers"
+    STRIPS = "one channel in or out a group: strips of a channel in registers"
     PRODUCT = "images of one pixel: a product of two matrices"
     POINTWISE = "one tap and no pads: register tiles over whole planes"
     DENSE = "register tiles over rows of pixels"
@@ -55,7 +55,7 @@ class Kind(enum.Enum):
 def kind_of(geo: Geometry) -> Kind:
     """The kernel for a geometry."""
     if geo.single or (geo.group_in == 1 and geo.group > 1):
-        return Kind.DEPTHWISE
+        return Kind.STRIPS
     if not is_pointwise(geo.win):
         return Kind.DENSE
     one_pixel = geo.group == 1 and set(geo.win.size) == {1}

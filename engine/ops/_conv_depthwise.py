@@ -1,4 +1,5 @@
-"""Depthwise convolutions: which strips of a channel an invocation computes, and the dispatch."""
+"""Convolutions of one channel in or out a group, depthwise ones above all: their strips, which are
+what an invocation computes of a channel, and the dispatch."""
 
 from __future__ import annotations
 
@@ -190,7 +191,7 @@ def _strips_by_rows(win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard,
     return found
 
 
-def depthwise_stage(view: Lowering, geo: Geometry) -> Stage:
+def strip_stage(view: Lowering, geo: Geometry) -> Stage:
     """The dispatch: strips of rows by columns of every channel of the output."""
     win, bias = geo.win, view.has(2) and not geo.sums
     y = geo.sums or view.node.outputs[0]

@@ -1,4 +1,4 @@
-"""Depthwise convolutions as unrolled WGSL: a strip of one channel in registers."""
+"""Strips of convolutions as unrolled WGSL: rows by columns of one channel in registers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def strip_rows(stride: int, out_h: Dim, rolled: bool) -> int:
 
 @dataclass(frozen=True)
 class Strip:
-    """Rows by columns of one channel that one invocation of a depthwise convolution computes.
+    """Rows by columns of one channel of the output that one invocation computes.
 
     `kernel` and `strides` (height, width) are known where the text is unrolled over them.
     `wide` stores four pixels at once: the row length must be a multiple of four. With `lead`, rows
@@ -85,6 +85,7 @@ class Strip:
         return self._rolled(*self.kernel) if self.rolled else self._known_kernel(*self.kernel)
 
     def _any_kernel(self) -> str:
+        """Loops over a kernel of open size: a weight, and a pixel for each column, at a time."""
         lines = [
             "for (var ky = 0u; ky < params.kernel_h; ky++) {",
             "    let ih = first_h + i32(ky * params.dilation_h);",
@@ -101,6 +102,7 @@ class Strip:
         return join([*lines, "        at += 1u;", "    }", "}"], 2)
 
     def _by_rows(self) -> str:
+        """A loop over the rows of a kernel of known width, some taps of each at a time."""
         lines = [
             "for (var ky = 0u; ky < params.kernel_h; ky++) {",
             "    let ih = first_h + i32(ky * params.dilation_h);",
@@ -142,20 +144,21 @@ class Strip:
         return lines
 
     def _known_kernel(self, height: int, width: int) -> str:
+        """All taps unrolled, each row of weights loaded in front of the first that needs it."""
         lines = self._columns_inside()
         lines.append("let corner = i32((slice + u32(first_h)) * params.in_w) + first;")
-        weights = iter(range(height))
-        loaded = -1
+        loaded = 0
         for r in range(self.seen((height, width), self.strides)[0]):
             tops = ((row, r - row * self.strides[0]) for row in range(self.rows))
             sums = [(row, ky) for row, ky in tops if 0 <= ky < height]
-            while loaded < max((ky for _, ky in sums), default=-1):
-                loaded = next(weights)
-                lines += self._weights(range(loaded * width, (loaded + 1) * width))
+            needed = max((ky + 1 for _, ky in sums), default=0)
+            lines += self._weights(range(loaded * width, needed * width))
+            loaded = max(loaded, needed)
             lines += self._products(r, width, sums)
         return join([*lines, f"at += {height * width}u;"], 2)
 
     def _rolled(self, height: int, width: int) -> str:
+        """The begin of a loop over the rows that the input has for each row of the output."""
         step = self.strides[0]
         lines = [*self._weights(range(height * width)), *self._columns_inside()]
         lines.append("let rows = min(params.rows, params.out_h - oh);")

@@ -187,7 +187,7 @@ def pointwise_gpu(view: NodeView, geo: Geometry) -> GpuWork:
     return tiles_gpu(view, geo, batch, plane, loads)
 
 
-def depthwise_gpu(view: NodeView, geo: Geometry) -> GpuWork:
+def strips_gpu(view: NodeView, geo: Geometry) -> GpuWork:
     """Strips of one channel: loads of the rows of the input that they see, and of the weights."""
     win = geo.win
     depth, height, width = integers(win.kernel)
@@ -213,7 +213,7 @@ def conv_loads(view: NodeView, geo: Geometry) -> float:
     (group_out,) = integers((geo.group_out,))
     depth, height, width = integers(win.kernel)
     pixels = prod(integers(win.out)) / max(prod(integers(win.size)), 1)
-    if kind_of(geo) is Kind.DEPTHWISE:
+    if kind_of(geo) is Kind.STRIPS:
         _, step_h, step_w = win.strides
         strip = usual_strip(win, view.target.software)
         seen = prod(strip.seen((height, width), (step_h, step_w)))

@@ -47,7 +47,7 @@ from engine.ops._conv_choice import (
     styled,
     ways_of,
 )
-from engine.ops._conv_depthwise import channels_first, depthwise_stage, is_single, parts_of_single
+from engine.ops._conv_depthwise import channels_first, is_single, parts_of_single, strip_stage
 from engine.ops._conv_tile import Tile, indented, join
 from engine.ops._convolution import (
     Geometry,
@@ -64,8 +64,8 @@ from engine.ops._convolution_work import (
     conv_cpu,
     conv_loads,
     dense_gpu,
-    depthwise_gpu,
     pointwise_gpu,
+    strips_gpu,
 )
 from engine.ops._fit import same
 from engine.ops._matmul_calls import product_stage, sum_stage
@@ -140,7 +140,7 @@ def _loads_by_plane(view: NodeView) -> bool:
 
 def _border(view: NodeView, pad: NodeView) -> Node | str:
     geo = geometry(view)
-    if kind_of(geo) is Kind.DEPTHWISE and not geo.single:
+    if kind_of(geo) is Kind.STRIPS and not geo.single:
         return "a depthwise convolution loads neighbours at once"
     return with_border(view, pad)
 
@@ -156,12 +156,12 @@ def supports(view: NodeView) -> Support:
 def _lower(view: Lowering) -> list[Stage]:
     geo = geometry(view)
     kind = kind_of(geo)
-    if kind is Kind.DEPTHWISE:
+    if kind is Kind.STRIPS:
         parts = parts_of_single(view, geo)
-        return _split(view, geo, parts) if parts > 1 else [depthwise_stage(view, geo)]
+        return _split(view, geo, parts) if parts > 1 else [strip_stage(view, geo)]
     if kind is Kind.PRODUCT:
         return [_product(view, geo)]
-    size = _tile_size(view, geo)
+    size = _winograd_size(view, geo)
     if size:
         return _conv_winograd.stages(view, geo, size)
     parts = _parts(view, geo)
@@ -198,7 +198,7 @@ def _split(view: Lowering, geo: Geometry, parts: int) -> list[Stage]:
     step = geo.group_out * plane
     sums = view.scratch(FLOAT32, (geo.batch, parts, geo.group_out, plane))
     part = geo.in_parts(parts, sums)
-    stages = [depthwise_stage(view, part)] if geo.single else _direct(view, part)
+    stages = [strip_stage(view, part)] if geo.single else _direct(view, part)
     bias = view.node.inputs[2] if view.has(2) else ""
     y, place = view.node.outputs[0], (geo.group_out, plane, 1, 0)
     return [*stages, sum_stage(sums, y, geo.batch * step, parts, step, bias, place)]
@@ -235,7 +235,7 @@ def _loop(geo: Geometry, target: Target, front: int = 0) -> tuple[Dim, Dim, Loop
     return geo.batch * out_d * out_h, out_w, loop
 
 
-def _tile_size(view: Lowering, geo: Geometry) -> int:
+def _winograd_size(view: Lowering, geo: Geometry) -> int:
     """Outputs along an axis of a tile of Winograd's kernels, or 0 for direct ones.
 
     Transforms move six to eight times the bytes of the input and the output. An integrated GPU has
@@ -369,8 +369,8 @@ def flops(view: NodeView) -> Dim:
 def _gpu(view: NodeView) -> GpuWork:
     geo = geometry(view)
     match kind_of(geo):
-        case Kind.DEPTHWISE:
-            return depthwise_gpu(view, geo)
+        case Kind.STRIPS:
+            return strips_gpu(view, geo)
         case Kind.PRODUCT:
             return product_gpu(1, *integers((geo.batch, geo.group_in, geo.group_out)))
         case Kind.POINTWISE:
