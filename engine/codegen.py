@@ -1,8 +1,8 @@
 """Code generation: the elementwise nodes of a group as WGSL accessors.
 
 Behind an anchor, the chain takes the place of the anchor's `store_<output>` and `store4_<output>`;
-in front of it, of `load_<input>`, `load4_<input>` and `quad_<input>`; alone, it becomes `chain`,
-which `shaders/elementwise.wgsl` calls for four neighbours at a time.
+in front of it, of those accessors of an input that the anchor calls (`LOADS`); alone, it becomes
+`chain`, which `shaders/elementwise.wgsl` calls for four neighbours at a time.
 """
 
 from __future__ import annotations

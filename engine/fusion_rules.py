@@ -18,7 +18,6 @@ RULES: tuple[tuple[str, str], ...] = (
     ("in-place", "what is joined or cut is part of one buffer; see `engine.parts`"),
 )
 
-
 Weigh = Callable[[Prologue, Node], str]
 """Why a prologue would cost more than it saves if the node computed it; "" if it would not."""
 

@@ -34,8 +34,6 @@ _ROLE_REASONS: Mapping[Role, str] = {
     "folded": "its result is known when planning",
     "host-shape": "it only works out sizes or indices",
 }
-
-
 _DEMANDS: Mapping[DeviceChoice, str] = {
     "cpu": "the CPU, as was asked for",
     "gpu": "the GPU wherever it can, as was asked for",

@@ -9,8 +9,6 @@ from engine.records import dataclass
 
 PANEL = 32
 """Columns of b that lie together in panels: what a CPU's vector reads is then one run of memory."""
-
-
 EXACT = 256
 """Products of two integers in [-255, 255] whose sum f32 holds, with a few more."""
 

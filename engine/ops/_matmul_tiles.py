@@ -197,6 +197,7 @@ class Shape2D:
 
 
 FEW_ROWS = 4
+"""Up to so many, products take the shape `SHARING`, or `LINE`."""
 UNIFORM = Shape2D(8, 4, (64, 1))
 """The usual shape. Larger tiles leave room for less than four waves on small GPUs."""
 NARROW = (Shape2D(8, 2, (64, 1)), Shape2D(8, 1, (64, 1)))

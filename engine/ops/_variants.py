@@ -10,27 +10,19 @@ from engine.target import Target
 
 MAX_TRIPS = 59000
 """Loop iterations that an invocation is planned for; drivers cut loops off past 65,535."""
-
-
 SHARED_BY = 8
 """The subgroup size that kernels with shared loads are written for."""
-
-
 UNITS = 32
 """Waves that run at once on the GPU which tiles are chosen for: eight compute units of four."""
 CLOCKS = 4
-"""Of an instruction of one wave."""
+"""Of an instruction of one wave, which has 64 invocations."""
 LATENCY = 350
 """Clocks of a load that only other waves can hide."""
 CLEARLY = 1.3
 """How much faster another tile than the usual one must seem: units differ from GPU to GPU."""
-
-
 MUCH = 1 << 26
 """Multiply-adds from which larger tiles are worth it in software: a driver takes a tenth of a
 second longer to compile one, and a call milliseconds less."""
-
-
 LAUNCH = 6000
 """Clocks that one more dispatch takes which waits for the one before it."""
 

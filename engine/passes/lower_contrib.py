@@ -32,7 +32,6 @@ from engine.passes.contrib_cached import group_query_attention
 
 DOMAIN = "com.microsoft"
 
-
 _EXACT = frozenset(
     "Cast Concat Equal Expand Gather Greater Identity Range Reshape Shape Slice Split Transpose "
     "TensorScatter Unsqueeze Where".split()

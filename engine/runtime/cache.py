@@ -35,7 +35,6 @@ _DIGEST_NBYTES = 32
 _HEADER_NBYTES = len(_MAGIC) + _DIGEST_NBYTES
 _CHUNK_NBYTES = 1 << 20
 
-
 _told: set[Path] = set()
 """Folders that could not be written, which is said once."""
 

@@ -24,18 +24,19 @@ from engine.target import Target
 from engine.work import GpuWork
 
 SAMPLES = 6
+"""Least runs of what is timed, however long they take."""
 ATTEMPTS = 3
+"""How often a difference that noise hides is measured again."""
 SHARE_S = 0.02
-
+"""Seconds for the runs of one action."""
 
 Clock = Callable[[], int]
-thread_time_ns = time.thread_time_ns
 
 
 def fastest_ns(
     action: Callable[[], object], share_s: float = SHARE_S, clock: Clock = time.perf_counter_ns
 ) -> int:
-    """The shortest time of `action` in nanoseconds, of as many runs as fit in `share_s`."""
+    """The shortest time of `action` in nanoseconds, of `SAMPLES` runs or what `share_s` holds."""
     return fastest_of_ns([action], share_s, clock)[0]
 
 
@@ -56,7 +57,9 @@ def usual_ns(action: Callable[[], object], share_s: float = SHARE_S) -> int:
 
 
 def usual_of_ns(
-    actions: Sequence[Callable[[], object]], share_s: float = SHARE_S, clock: Clock = thread_time_ns
+    actions: Sequence[Callable[[], object]],
+    share_s: float = SHARE_S,
+    clock: Clock = time.thread_time_ns,
 ) -> list[int]:
     """Lower quartiles of times of actions in turn, on a clock that stands while others run.
 

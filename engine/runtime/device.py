@@ -38,6 +38,7 @@ log = logging.getLogger(__name__)
 
 _BACKENDS = ("Vulkan", "Metal", "D3D12")
 _KINDS = {"IntegratedGPU": 0, "DiscreteGPU": 1, "CPU": 3}
+"""Which adapters come first by default; others are between GPUs and CPUs."""
 STORAGE = wgpu.BufferUsage.STORAGE | wgpu.BufferUsage.COPY_SRC | wgpu.BufferUsage.COPY_DST
 UNIFORM = wgpu.BufferUsage.UNIFORM | wgpu.BufferUsage.COPY_DST
 _TIMESTAMPS = "timestamp-query"
@@ -222,6 +223,8 @@ class Device:
         info: the adapter.
         target: the limits and features that it was requested with.
         wgpu: the GPUDevice.
+        lost: whether it was lost or closed.
+        lock: held by whoever uses it.
         timestamps: whether it can say when dispatches began and ended.
         calls: how the steps that every call repeats are made.
     """
@@ -319,7 +322,8 @@ class Device:
     def submit(self, encoder: Any) -> None:
         """Submits what was recorded. Raises: DeviceError if the device was lost meanwhile.
 
-        `finish` reports a lost device as an error that can be caught; the submit would abort.
+        To finish the encoder reports a lost device as an error that can be caught; the submit of
+        what it recorded would abort.
         """
         self.require()
         with self.guarded("a submit"):

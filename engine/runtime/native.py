@@ -26,7 +26,7 @@ from cffi import CDefError, FFIError
 from engine.ir import Array
 from engine.runtime import header
 
-os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
+os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())  # unset, Mesa writes an error
 
 import wgpu
 

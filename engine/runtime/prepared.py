@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from engine.passes import PipelineResult
 
 MAX_DECIDED = 16
+"""At how many sizes a split may be compared with the best one, before it is kept for all."""
 
 
 @dataclass(frozen=True)

@@ -39,13 +39,15 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_PLANS = 8
+"""That a runner keeps, the last used ones."""
 MAX_CONTENTS = 4
 """For how many contents of inputs such as axes a session makes plans of their own."""
 MAX_CONTENT_SIZE = 64
+"""Most elements of such a content."""
 MAX_RECENT = 32
 """For how many sizes of inputs a runner without a GPU remembers the plan."""
 FAR = 2.0
-"""Logarithm of the factor between sizes beyond which another split may be much better."""
+"""Logarithm to base 2 of the factor between sizes beyond which another split may be much better."""
 GAIN = 0.9
 """A split is worth a plan of its own if it takes less than this of the time."""
 
