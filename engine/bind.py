@@ -96,7 +96,7 @@ class Binder:
         return max((self.epoch_of_symbol[s] for s in symbols), default=0)
 
     def _place_dispatches(self) -> None:
-        placed: list[tuple[int, int, Dispatch]] = []
+        self._numbers: list[int] = []
         for index, dispatch in enumerate(self.plan.dispatches):
             dims: list[Dim] = []
             for variant in dispatch.variants:
@@ -104,15 +104,13 @@ class Binder:
                 dims += [g.expr for g in variant.when]
                 dims += [p for p in variant.params if not isinstance(p, float)]
             dims += [dispatch.flops, dispatch.nbytes]
-            placed.append((self._epoch(*dims), index, dispatch))
-        for number, index, dispatch in placed:
-            epoch = self.epochs[number]
+            self._numbers.append(self._epoch(*dims))
+            epoch = self.epochs[self._numbers[index]]
             for choice, variant in enumerate(dispatch.variants):
                 kernel = self.plan.kernels[variant.kernel]
                 kinds = [kind for _, kind in kernel.params]
                 self.params_offsets[index, choice] = epoch.add_params(variant.params, kinds)
             epoch.add_dispatch(index, dispatch)
-        self._numbers = {index: number for number, index, _ in placed}
 
     def _place_values(self) -> None:
         plan = self.plan
@@ -237,10 +235,10 @@ class _Epoch:
         if len(self.word_index):
             numbers = np.array(values, dtype=np.int64)[self.word_place]
             params[self.word_index] = (numbers & 0xFFFFFFFF).astype(np.uint32)
-        times = self._times(plan.profile, values)
+        works = self._works_ns(plan.profile, values)
         chosen = {
-            index: self._choose(plan, dispatch, variants, values, ns)
-            for (index, dispatch, variants, _), ns in zip(self.dispatches, times, strict=True)
+            index: self._choose(plan, dispatch, variants, values, work_ns)
+            for (index, dispatch, variants, _), work_ns in zip(self.dispatches, works, strict=True)
         }
         slots = {slot: max(values[p] for p in places) for slot, places in self.slots.items()}
         sizes = {
@@ -259,13 +257,13 @@ class _Epoch:
             reason = f"it needs that {guard}, which is not so" + (f" at {sizes}" if sizes else "")
             raise LimitError(reason, tuple(nodes))
 
-    def _times(self, profile: costs.DeviceProfile, values: tuple[int, ...]) -> list[int]:
-        """Predicted time of each dispatch, in nanoseconds."""
+    def _works_ns(self, profile: costs.DeviceProfile, values: tuple[int, ...]) -> list[int]:
+        """Predicted time of the work of each dispatch, all repetitions together, no launch."""
         work = np.array(values, np.float64)[self.work_places]
         rates = profile.gpu
         seconds = work[:, 0] / (2 * rates.fma_per_s) + work[:, 1] / rates.bytes_per_s
-        times: list[int] = (rates.launch_ns + seconds * 1e9).astype(np.int64).tolist()
-        return times
+        works: list[int] = (seconds * 1e9).astype(np.int64).tolist()
+        return works
 
     def _choose(
         self,
@@ -273,7 +271,7 @@ class _Epoch:
         dispatch: Dispatch,
         variants: _Variants,
         values: tuple[int, ...],
-        predicted_ns: int,
+        work_ns: int,
     ) -> Chosen:
         most = plan.target.max_compute_workgroups_per_dimension
         most_trips = plan.target.max_loop_trips
@@ -294,6 +292,6 @@ class _Epoch:
                 elif repeats > MAX_REPEATS:
                     problem = f"{repeats} steps are needed, of which at most {MAX_REPEATS} may be"
                 else:
-                    work_ns = max(predicted_ns - plan.profile.gpu.launch_ns, 0) // repeats
-                    return Chosen(choice, (x, y, z), repeats, plan.profile.gpu.launch_ns + work_ns)
+                    predicted_ns = plan.profile.gpu.launch_ns + work_ns // repeats
+                    return Chosen(choice, (x, y, z), repeats, predicted_ns)
         raise LimitError(problem, dispatch.nodes)

@@ -56,8 +56,8 @@ class Executor:
         self._store = constants
         self.recorder = self._new_recorder()
         self._running = False
-        self._steps = _run_steps(plan)
-        on_host = [nodes for act, nodes in self._steps if act is Executor._run_nodes]
+        self._acts = _acts_of(plan)
+        on_host = [nodes for act, nodes in self._acts if act is Executor._run_nodes]
         self._on_host = {node.key: "cpu" for nodes in on_host for node in nodes}
         self._threads = numpy_threads(len(self._on_host))
         narrow = any(storage.narrow for storage in plan.storages.values())
@@ -70,7 +70,7 @@ class Executor:
             a.grown: Table((plan.shape(a.grown)[a.axis],)) for a in plan.appends.values()
         }
         self._index_reads = index_reads(plan)
-        self._made = frozenset(plan.graph.outputs)
+        self._outputs = frozenset(plan.graph.outputs)
         self._constants = _owners(v.constant for v in plan.graph.values.values())
         self._bound_cache: dict[tuple[Any, ...], Bound] = {}
         self.places: dict[str, str] | None = None
@@ -128,7 +128,8 @@ class Executor:
         results = {n: self._result(context, n, n in on_device) for n in outputs}
         sizes = (array for bound in context.bound for array in bound.sizes.values())
         _disown(results, self._constants, (*feeds.values(), *sizes))
-        if recording is None and probe is None and not on_device and results.keys() == self._made:
+        watched = recording is not None or probe is not None
+        if not watched and not on_device and results.keys() == self._outputs:
             self.recorder.learn(context)
         self._running = False
         context.times.total = time.perf_counter() - start
@@ -147,7 +148,7 @@ class Executor:
             self._run_all(context)
 
     def _run_all(self, context: ExecutionContext) -> None:
-        for act, what in self._steps:
+        for act, what in self._acts:
             act(self, context, what)
 
     def _note(self, places: Mapping[str, str]) -> None:
@@ -409,10 +410,10 @@ def _owner(array: Array) -> Array:
     return array
 
 
-def _run_steps(plan: Plan) -> tuple[tuple[_Act, Any], ...]:
-    """The steps as they run: what is called for each, and of what. Host nodes, and dispatches, next
-    to each other are one step."""
-    steps: list[tuple[_Act, Any]] = []
+def _acts_of(plan: Plan) -> tuple[tuple[_Act, Any], ...]:
+    """The steps of a plan as they run: what is called for each, and with what. Host nodes, and
+    dispatches, next to each other are one."""
+    acts: list[tuple[_Act, Any]] = []
     dropped = last_reads(plan)
     on_host: list[HostNode] = []
     batches = 0
@@ -421,19 +422,21 @@ def _run_steps(plan: Plan) -> tuple[tuple[_Act, Any], ...]:
             on_host.append(HostNode(plan, step.node, dropped.get(index, ())))
             continue
         if on_host:
-            steps.append((Executor._run_nodes, tuple(on_host)))
+            acts.append((Executor._run_nodes, tuple(on_host)))
             on_host.clear()
         if not isinstance(step, Dispatch):
-            steps.append(_run_step(step))
+            acts.append(_act_of(step))
             if index in dropped:
-                steps.append((Executor._drop, dropped[index]))
-        elif not steps or steps[-1][0] is not Executor._encode:
-            steps.append((Executor._encode, batches))
+                acts.append((Executor._drop, dropped[index]))
+        elif not acts or acts[-1][0] is not Executor._encode:
+            acts.append((Executor._encode, batches))
             batches += 1
-    return (*steps, (Executor._run_nodes, tuple(on_host))) if on_host else tuple(steps)
+    if on_host:
+        acts.append((Executor._run_nodes, tuple(on_host)))
+    return tuple(acts)
 
 
-def _run_step(step: Step) -> tuple[_Act, Any]:
+def _act_of(step: Step) -> tuple[_Act, Any]:
     match step:
         case tasks.Upload(value):
             return Executor._upload, value
