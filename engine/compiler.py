@@ -1,6 +1,6 @@
 """The compiler: all stages in order. Read this file first.
 
-    Graph -> passes -> support -> partition -> fusion -> schedule (with transfers) -> Plan
+    Graph -> passes -> support -> partition -> parts, fusion -> schedule (with transfers) -> Plan
 
 Everything here is pure: no GPU is touched, and `wgpu` is not imported.
 """

@@ -272,20 +272,17 @@ class _Fuser:
         """`node`'s draft joined with those of its producers, the latest first."""
         for name in sorted(set(node.reads), key=lambda n: self.order.get(n, -1), reverse=True):
             producer = self.graph.producer.get(name)
-            if producer is None or name in self.scalars or self.draft_of[name] is joined:
+            if producer is None or name in self.scalars or name in self.turned:
                 continue
-            if self.draft_of[name].shape is None or name in self.turned:
+            draft, rule = self.draft_of[name], rule_for(self.graph, producer, node)
+            if draft is joined or draft.shape is None or rule not in self.enabled:
                 continue
-            if rule_for(self.graph, producer, node) not in self.enabled:
-                continue
-            draft = self.draft_of[name]
             problem = self._obstacle(draft, joined)
             if problem:
                 self.near_misses.append(
                     f"{label(node)} not fused behind {label(producer)}: {problem}"
                 )
                 continue
-            rule = rule_for(self.graph, producer, node)
             self.applied.append(f"{rule}: {label(node)} behind {label(producer)}")
             joined = self._merge(draft, joined)
         return joined

@@ -80,7 +80,6 @@ def build_plan(
 
     Raises: PlanError if a lowering breaks the contract of `KernelCall`; ShaderError for templates.
     """
-    fits = all(_holds(g, binding) for g in guards)
     lowerer = Lowerer(
         graph,
         target,
@@ -91,17 +90,8 @@ def build_plan(
         parts,
         sharing(graph, scheduled, parts, roots) if target.software else NOTHING,
     )
-    steps: list[Step] = []
-    for task in scheduled:
-        if isinstance(task, tasks.RunGpu):
-            for dispatch in _lowered(lowerer, task.group):
-                steps.append(dispatch)
-                if fits:
-                    written(lowerer.rendered[_likely(dispatch, binding).kernel])
-        else:
-            if isinstance(task, (tasks.Upload, tasks.Download)):
-                lowerer.storage(task.value)
-            steps.append(task)
+    fits = all(_holds(g, binding) for g in guards)
+    steps = _steps(scheduled, lowerer, binding, written if fits else None)
     fixed = {n for n, v in graph.values.items() if v.constant is not None} | set(lowerer.derived)
     fixed |= set(lowerer.growing)
     lifetimes = _lifetimes(graph, steps, lowerer, fixed)
@@ -113,7 +103,7 @@ def build_plan(
         symbols=(*symbols, *(a.capacity for a in appends.values())),
         guards=tuple(dict.fromkeys(guards)),
         checks=merged([*checks, *limits]),
-        steps=tuple(steps),
+        steps=steps,
         kernels=tuple(lowerer.rendered),
         roots=roots,
         parts=parts,
@@ -129,6 +119,27 @@ def build_plan(
         binding=dict(binding),
         profile=profile,
     )
+
+
+def _steps(
+    scheduled: Sequence[tasks.Task],
+    lowerer: Lowerer,
+    binding: Mapping[str, int],
+    written: Written | None,
+) -> tuple[Step, ...]:
+    """Tasks as steps: groups lowered to dispatches, whose likely kernels `written` is told."""
+    steps: list[Step] = []
+    for task in scheduled:
+        if isinstance(task, tasks.RunGpu):
+            for dispatch in _lowered(lowerer, task.group):
+                steps.append(dispatch)
+                if written is not None:
+                    written(lowerer.rendered[_likely(dispatch, binding).kernel])
+        else:
+            if isinstance(task, (tasks.Upload, tasks.Download)):
+                lowerer.storage(task.value)
+            steps.append(task)
+    return tuple(steps)
 
 
 def _limits(

@@ -60,7 +60,7 @@ class Model:
 def load_model(
     model: str | os.PathLike[str] | bytes | ModelProto, *, for_gpu: bool = False
 ) -> Model:
-    """Reads an ONNX model of any IR version, opset 6 to 28.
+    """Reads an ONNX model of any IR version, of opsets 6 to 28, or an older one that converts.
 
     Args:
         model: a path (external data are looked up beside it, and memory-mapped), the bytes of a

@@ -1,8 +1,9 @@
-"""Models of opset 6 and up to the pinned opset: functions inlined, nodes converted.
+"""Models to the pinned opset: functions inlined, nodes converted.
 
-`onnx.version_converter` does most of it. What it gets wrong or refuses is rewritten here: before it
-(`LIFTS`) or after it (`REPAIRS`). An operator that it does not know
-is hidden from it under the domain `UNCONVERTED` + its version, which the importer reads back.
+`onnx.version_converter` does most of it, and all of it before opset 6. From there on, what it gets
+wrong or refuses is rewritten here: before it (`LIFTS`) or after it (`REPAIRS`). An operator that it
+does not know is hidden from it under the domain `UNCONVERTED` + its version, which the importer
+reads back.
 
 All functions take models without large weights (`engine.importer.tensors.detach`).
 """
