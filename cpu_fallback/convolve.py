@@ -36,7 +36,9 @@ FEW_OUTPUTS = 8
 FEW_WINDOWS = 16
 """For up to so many, BLAS is faster at weights times pixels than at its transpose."""
 MIN_TAP_CHANNELS = 8
+"""Least input channels of a group for products of single taps."""
 MAX_TAPS = 128
+"""Most taps that are added one by one."""
 MIN_RUN = 8
 """Fewer channels than this make runs so short that those of windows are copied faster."""
 

@@ -20,12 +20,10 @@ class Timed:
 
     Attributes:
         index: in `Plan.dispatches`.
-        repetition: which of the dispatch's.
         predicted_ns: how long it is expected to take.
     """
 
     index: int
-    repetition: int
     predicted_ns: int
     command: Command
 

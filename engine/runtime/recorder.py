@@ -268,7 +268,7 @@ class Recorder:
         offset = repetition * REPEAT_NBYTES if found.pipeline.kernel.repeats else None
         calls = self.required().calls
         command = calls.command(found.pipeline.pipeline, found.group, grid, offset)
-        return Timed(index, repetition, predicted_ns, command)
+        return Timed(index, predicted_ns, command)
 
     def _time(self, context: ExecutionContext, recording: Recording, timed: Timed) -> None:
         """Records a dispatch in a pass of its own, which is timed."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -63,8 +64,15 @@ def test_an_error_in_a_piece_reaches_the_caller(count: int) -> None:
 
 
 def test_floating_point_warnings_stay_silent(count: int) -> None:
-    with np.errstate(all="ignore"):
-        threads.run(range(8), lambda _: np.float32(1) / np.zeros(4, np.float32), 1)
+    meeting = threading.Barrier(count, timeout=20)
+
+    def work(piece: int) -> None:
+        meeting.wait()  # so that every thread has one
+        np.float32(1) / np.zeros(4, np.float32)
+
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        threads.run(range(count), work, 1)
 
 
 def test_blas_gets_its_threads_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -198,9 +198,12 @@ def test_a_damaged_file_is_made_again(path: Path, how: str) -> None:
 def test_a_whole_file_of_something_else_is_made_again(path: Path) -> None:
     first(path, "cpu")
     (file,) = kept(path)
+    data = file.read_bytes()
     for parts in ([b""], [b"\x10" + bytes(7), b"no JSON, but text"], [bytes(100)]):
         cache.store(file.name, parts)
+        assert file.read_bytes() != data
         first(path, "cpu")
+        assert file.read_bytes() == data
 
 
 def test_a_changed_model_is_loaded(path: Path) -> None:
