@@ -7,18 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from engine.dims import Dim, Guard, at_least, bounds, ceildiv, divisible, is_static, product
+from engine.ops._clocks import CLEARLY, UNITS, clearly_fastest, loop_clocks, parts_clocks
 from engine.ops._conv_tile import Tile
 from engine.ops._convolution import Geometry, pack_of
-from engine.ops._variants import (
-    CLEARLY,
-    MUCH,
-    SHARED_BY,
-    UNITS,
-    clearly_fastest,
-    loop_clocks,
-    parts_clocks,
-    shares_loads,
-)
+from engine.ops._variants import MUCH, SHARED_BY, shares_loads
 from engine.records import dataclass
 from engine.target import Target
 from engine.windows import Windows

@@ -8,10 +8,11 @@ from math import prod
 
 from engine.dims import Dim, Guard, at_least, ceildiv, divisible, is_static
 from engine.ops import KernelCall, Lowering, Stage, linear
+from engine.ops._clocks import clearly_fastest, loop_clocks, parts_clocks
 from engine.ops._conv_choice import software_columns
 from engine.ops._conv_strip import Strip, strip_rows
 from engine.ops._convolution import Geometry, trips_of
-from engine.ops._variants import choose, clearly_fastest, loop_clocks, parts_clocks
+from engine.ops._variants import choose
 from engine.windows import Windows
 
 _TILES = ((4, 4), (4, 8), (2, 7), (3, 7), (4, 7), (5, 7), (2, 4), (2, 8))

@@ -19,12 +19,13 @@ from engine.dims import Dim, at_least, ceildiv, dmax, dmin, floordiv, product
 from engine.dtypes import FLOAT32
 from engine.ir import Array
 from engine.ops import KernelCall, Lowering, Stage, linear
+from engine.ops._clocks import CLEARLY
 from engine.ops._conv_border import folded, folds
 from engine.ops._conv_tile import indented, join
 from engine.ops._convolution import Geometry
 from engine.ops._matmul_calls import product_stage
 from engine.ops._matmul_tiles import Product
-from engine.ops._variants import CLEARLY, shares_loads
+from engine.ops._variants import shares_loads
 from engine.records import dataclass
 
 TAPS = 3

@@ -18,16 +18,9 @@ from engine.dims import (
     product,
 )
 from engine.ir import Shape
+from engine.ops._clocks import CLEARLY, UNITS, loop_clocks, parts_clocks
 from engine.ops._matmul_text import Tile
-from engine.ops._variants import (
-    CLEARLY,
-    MUCH,
-    SHARED_BY,
-    UNITS,
-    loop_clocks,
-    parts_clocks,
-    shares_loads,
-)
+from engine.ops._variants import MUCH, SHARED_BY, shares_loads
 from engine.records import dataclass
 from engine.target import Target
 
