@@ -17,7 +17,7 @@ from engine.errors import PlanError
 from engine.groups import Group, Prologue
 from engine.ir import Graph, Node
 from engine.layout import Storage
-from engine.operands import Declarations, Read, Turn, Written
+from engine.operands import Declarations, Read, Turn, TurnText
 from engine.ops import Elementwise, NodeView, definition
 from engine.records import dataclass
 from engine.shader import Fused, Tensor
@@ -100,7 +100,7 @@ def generate(
     target: Target,
     anchor_output: str | None = None,
     forms: Sequence[bool] = (True,),
-    written: Written = Written.AS_FITS,
+    turn_text: TurnText = TurnText.AS_FITS,
 ) -> Chain:
     """WGSL for the elementwise nodes of `group`.
 
@@ -108,7 +108,7 @@ def generate(
         graph, group, storages, target: what to generate for.
         anchor_output: the WGSL name of the anchor's output 0; None for a group without anchor.
         forms: which accessors to write: False for one element, True for four neighbours.
-        written: how what is stored as a Transpose is written.
+        turn_text: how what is stored as a Transpose is written.
     """
     start = group.anchor.outputs[0] if group.anchor is not None else None
     first = graph.tensor(group.first.outputs[0])
@@ -122,7 +122,7 @@ def generate(
     stored = [n for n in group.outputs if n in made or n == start]
     outputs = {name: f"out{i}" for i, name in enumerate(stored)}
     turns = {
-        name: declared.turn(t, outputs[name], written)
+        name: declared.turn(t, outputs[name], turn_text)
         for t in group.turned
         for name in t.node.outputs
     }

@@ -17,7 +17,7 @@ from engine.groups import Group
 from engine.indexing import Place
 from engine.ir import Array, Graph, Node, Shape, TensorType
 from engine.layout import Storage, storage_of
-from engine.operands import Written
+from engine.operands import TurnText
 from engine.ops import KernelCall, Lowering, OpDef, definition, linear
 from engine.parts import Parts
 from engine.plan import Append, Derived, Dispatch, Variant
@@ -392,15 +392,15 @@ class Lowerer:
         return self._chains[key]
 
     def _generate(self, group: Group, output: str | None, forms: tuple[bool, ...]) -> Chain:
-        written = self.sharing.orders.get(group.label, Written.AS_FITS)
+        text = self.sharing.orders.get(group.label, TurnText.AS_FITS)
         end = self.sharing.ends.get(group.key)
         if end is None or group.anchor is None:
             if group.chain[-1].key in self.sharing.ends:
                 group = floored(group)
-            return generate(self.graph, group, self.storages, self.target, output, forms, written)
+            return generate(self.graph, group, self.storages, self.target, output, forms, text)
         (kept,) = group.outputs
         graph, group, storages, made = ended(self.graph, group, self.storages, end)
-        chain = generate(graph, group, storages, self.target, output, forms, written)
+        chain = generate(graph, group, storages, self.target, output, forms, text)
         tensors = {name: kept if v == made else v for name, v in chain.tensors.items()}
         return replace(chain, tensors=tensors)
 

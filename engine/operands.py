@@ -128,7 +128,7 @@ def _inner_stride(sizes: Shape, strides: Shape) -> int | None:
     return 0 if dims.mod(inner, 4) == 0 and inner != 1 else None
 
 
-class Written(enum.Enum):
+class TurnText(enum.Enum):
     """How the text is written that stores a Transpose."""
 
     AS_FITS = "as few operations as there can be"
@@ -152,7 +152,7 @@ class Order:
     whole: bool
 
 
-def order_of(graph: Graph, turned: Turned, name: str, written: Written = Written.AS_FITS) -> Order:
+def order_of(graph: Graph, turned: Turned, name: str, text: TurnText = TurnText.AS_FITS) -> Order:
     """The places of a Transpose."""
     tensor = graph.tensor(turned.node.inputs[0])
     if tensor is None or tensor.shape is None:
@@ -162,11 +162,11 @@ def order_of(graph: Graph, turned: Turned, name: str, written: Written = Written
     strides: list[Dim] = [0] * len(shape)
     for axis, stride in zip(order, row_major([shape[a] for a in order]), strict=True):
         strides[axis] = stride
-    any_order = written is Written.ANY_ORDER
+    any_order = text is TurnText.ANY_ORDER
     mapping = index_map(name, shape, strides, any_strides=any_order)
     whole = mapping.identity or _inner_stride(shape, tuple(strides)) == 1
     even = bool(shape) and dims.mod(shape[-1], 4) == 0
-    step = strides[-1] if even and written is not Written.BY_ELEMENT else None
+    step = strides[-1] if even and text is not TurnText.BY_ELEMENT else None
     return Order(mapping, product(shape), step, whole and not any_order)
 
 
@@ -204,9 +204,9 @@ class Declarations:
             self.reads[value, walk] = make(value, walk)
         return self.reads[value, walk]
 
-    def turn(self, turned: Turned, name: str, written: Written) -> Turn:
+    def turn(self, turned: Turned, name: str, text: TurnText) -> Turn:
         """Declares the places of a value that is stored as a Transpose of it; see `order_of`."""
-        order = order_of(self.graph, turned, f"to_{name}", written)
+        order = order_of(self.graph, turned, f"to_{name}", text)
         size, step = f"{name}_size", f"{name}_step"
         words = [*order.mapping.params]
         if order.step is None:

@@ -15,7 +15,7 @@ from engine import schedule as tasks
 from engine.groups import Group
 from engine.ir import Graph, Node, Shape, TensorType, Value
 from engine.layout import Storage
-from engine.operands import Order, Written, order_of
+from engine.operands import Order, TurnText, order_of
 from engine.ops import is_scalar_constant
 from engine.ops.elementwise_unary import ALL, FLOOR, POSITIVE
 from engine.parts import Parts
@@ -37,7 +37,7 @@ class Sharing:
 
     outputs: frozenset[str] = frozenset()
     inputs: frozenset[tuple[str, int]] = frozenset()
-    orders: Mapping[str, Written] = field(default_factory=dict)
+    orders: Mapping[str, TurnText] = field(default_factory=dict)
     ends: Mapping[str, Node] = field(default_factory=dict)
 
 
@@ -103,7 +103,7 @@ def _inputs(
     return frozenset(key for key, late in found.items() if len(late) > 1)
 
 
-def _orders(graph: Graph, groups: Iterable[Group]) -> dict[str, Written]:
+def _orders(graph: Graph, groups: Iterable[Group]) -> dict[str, TurnText]:
     """How groups are written, by label, that store in more than one order."""
     found: dict[str, list[Order]] = {}
     for group in groups:
@@ -112,9 +112,9 @@ def _orders(graph: Graph, groups: Iterable[Group]) -> dict[str, Written]:
     ways = {}
     for label, orders in found.items():
         if not all(order.step is not None for order in orders):
-            ways[label] = Written.BY_ELEMENT
+            ways[label] = TurnText.BY_ELEMENT
         elif len({(order.mapping.text, order.whole) for order in orders}) > 1:
-            ways[label] = Written.ANY_ORDER
+            ways[label] = TurnText.ANY_ORDER
     return ways
 
 
