@@ -79,7 +79,7 @@ THIRD_PARTY = {
     ),
     "shaders": (),
     "wgpu": ("engine.runtime",),
-    "cffi": ("engine.runtime.header", "engine.runtime.native"),
+    "cffi": ("engine.runtime.header", "engine.runtime.loading"),
     "_cffi_backend": ("engine.runtime.header",),
     "networkx": ("engine.placement",),
     "platformdirs": ("engine.runtime", "engine.tools"),

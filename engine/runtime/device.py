@@ -23,7 +23,7 @@ from engine.bind import MAX_REPEATS
 from engine.errors import DeviceError, ShaderError
 from engine.ir import Array
 from engine.records import dataclass
-from engine.runtime import forks, native
+from engine.runtime import forks, loading, native
 from engine.runtime.interrupts import is_interrupt
 from engine.runtime.targets import MAPPABLE, WGPU_FEATURES, resolve
 from engine.shader import Kernel, opaque
@@ -86,7 +86,7 @@ _asking = threading.RLock()
 def _usable() -> list[Any]:
     if forks.refusal():
         return []
-    native.load()
+    loading.load()
     with _asking:
         try:
             found = wgpu.gpu.enumerate_adapters_sync()

@@ -15,7 +15,7 @@ import onnx.parser
 import pytest
 
 from engine.errors import DeviceError
-from engine.runtime import cache, native
+from engine.runtime import cache, loading, native
 from engine.runtime import device as device_module
 from engine.runtime.device import READBACK, STORAGE, Device, choose_adapter
 from engine.runtime.session import InferenceSession
@@ -158,8 +158,8 @@ def test_hollow_calls_leave_out_what_kernels_do(
 def test_a_parsed_type_is_the_one_that_cffi_finds() -> None:
     from wgpu.backends.wgpu_native import ffi
 
-    native.parse_types(ffi)
-    for text in native._TYPES:
+    loading.parse_types(ffi)
+    for text in loading._TYPES:
         together = ffi._parsed_types.pop(text)
         ffi._typeof(text, True)
         assert ffi._parsed_types[text] == together, text
@@ -169,9 +169,9 @@ def test_an_unknown_type_or_another_cffi_changes_nothing() -> None:
     from wgpu.backends.wgpu_native import ffi
 
     before = dict(ffi._parsed_types)
-    assert native.parse_types(ffi, ("WGPUNoSuchThing *", "WGPUColor *")) == 0
-    assert native.parse_types(SimpleNamespace(_parsed_types=None)) == 0
-    assert native.parse_types(SimpleNamespace()) == 0
+    assert loading.parse_types(ffi, ("WGPUNoSuchThing *", "WGPUColor *")) == 0
+    assert loading.parse_types(SimpleNamespace(_parsed_types=None)) == 0
+    assert loading.parse_types(SimpleNamespace()) == 0
     assert dict(ffi._parsed_types) == before
 
 
@@ -181,12 +181,12 @@ def test_making_a_device_and_a_call_parses_few_types_on_its_own() -> None:
 import numpy as np
 from engine import InferenceSession
 from engine.runtime import device as device_module
-from engine.runtime import cache, native
+from engine.runtime import loading
 from tests.runtime.models import AFFINE, parse
 session = InferenceSession(parse(AFFINE), device="gpu")
 session.run(None, dict(x=np.ones((2, 3), np.float32), b=np.ones(3, np.float32)))
 from wgpu.backends.wgpu_native import ffi
-mine = [t for t in ffi._parsed_types if not t.startswith("__") and t not in native._TYPES]
+mine = [t for t in ffi._parsed_types if not t.startswith("__") and t not in loading._TYPES]
 print(len(mine), *mine, sep="\n")
 """
     done = subprocess.run(
