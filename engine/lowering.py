@@ -77,6 +77,11 @@ class Lowerer:
         return narrow == "f16" and "shader-f16" in self.target.features
 
     def lower(self, group: Group) -> list[Dispatch]:
+        """The dispatches of a group: elementwise nodes, an append, or its anchor's stages.
+
+        Raises: PlanError if its anchor has no kernel, or breaks the contract of `KernelCall`;
+            LimitError if no alternative fits the target.
+        """
         self.loose.update(self.root(t.node.outputs[0]) for t in group.turned)
         if group.anchor is None:
             call = self._elementwise_call(group)
@@ -414,6 +419,7 @@ def _last_storing(stages: Sequence[Sequence[KernelCall]], output: str) -> int:
 
 
 def shape_of(graph: Graph, name: str) -> Shape:
+    """The shape of a value. Raises: PlanError if its rank is unknown."""
     tensor = graph.tensor(name)
     if tensor is None or tensor.shape is None:
         raise PlanError(f"value {name!r} has no known shape")

@@ -156,12 +156,15 @@ class Runner:
             while len(self._recent) >= MAX_RECENT:
                 self._recent.pop(next(iter(self._recent)))
             found = self._recent[key] = self._prepare(feeds, options, around)
-        prepared, binding = found
+        self._use(*found)
+        return found
+
+    def _use(self, prepared: Prepared, binding: Mapping[str, int]) -> None:
+        """Notes that a call is about to use a plan: the last used one is the first."""
         if prepared is not self.prepared[0]:
             self.prepared.remove(prepared)
             self.prepared.insert(0, prepared)
         prepared.binding = binding
-        return found
 
     def _growing(
         self, feeds: Mapping[str, Any], on_device: Collection[str]
@@ -295,9 +298,7 @@ class Runner:
         if fitting:
             distance, prepared, binding = min(fitting, key=lambda found: found[0])
             if distance <= FAR or not self._improves(prepared, options, binding):
-                self.prepared.remove(prepared)
-                self.prepared.insert(0, prepared)
-                prepared.binding = binding
+                self._use(prepared, binding)
                 return prepared, binding
         device = self.device if ahead else None
         with device.compiling() if device is not None else nullcontext(_ignored) as written:
