@@ -16,10 +16,17 @@ MAX_WORKGROUPS = 65535
 class Target:
     """What a kernel may count on. Sizes in bytes, counts otherwise.
 
-    `software`: a CPU runs the shaders, in a few threads. Then large tiles are best, and nothing is
-    gained by loads that are the same for all of a workgroup, nor by more workgroups than threads.
+    Attributes:
+        max_loop_trips: loop iterations of one invocation, nested loops multiplied out; no limit of
+            WebGPU, but some software drivers cut loops off past 65,535.
+        subgroup_size: invocations of a subgroup; 0 if that is not fixed.
+        software: a CPU runs the shaders, in a few threads. Then large tiles are best, and nothing
+            is gained by loads that are the same for all of a workgroup, nor by more workgroups than
+            threads.
+        mappable: buffers that kernels use can be mapped, and lie in memory that the CPU shares.
+        features: names of WebGPU features.
 
-    `mappable`: buffers that kernels use can be mapped, and lie in memory that the CPU shares.
+    The others are limits of WebGPU.
 
     Source: WebGPU, 3.6.2 Limits (the default values) and 3.6.1 Features.
     """

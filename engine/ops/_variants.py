@@ -9,7 +9,7 @@ from engine.ops import KernelCall, Stage
 from engine.target import Target
 
 MAX_TRIPS = 59000
-"""Loop iterations that an invocation is planned for; drivers cut loops off past 65,535."""
+"""Loop iterations that an invocation is planned for: a few less than `Target.max_loop_trips`."""
 SHARED_BY = 8
 """The subgroup size that kernels with shared loads are written for."""
 MUCH = 1 << 26
