@@ -15,6 +15,8 @@ MARGIN = 0.1
 """Of the time on the CPU, what the GPU has to save."""
 SOFTWARE_MARGIN = 0.25
 """The same where the GPU is a driver on the very same CPU: what it can win is small."""
+EMULATED = "; this GPU is software that runs on the same CPU"
+"""What a decision against such a GPU adds to its reason."""
 
 
 def choose(model: CostModel, software: bool = False) -> frozenset[int]:
@@ -77,9 +79,6 @@ def decision(model: CostModel, chosen: Set[int], software: bool) -> str:
         f"a split, {host / max(taken, 1):.1f} times as fast as the CPU alone, and "
         f"{device / max(taken, 1):.1f} times as fast as the GPU wherever it can ({times})"
     )
-
-
-EMULATED = "; this GPU is software that runs on the same CPU"
 
 
 def _ms(ns: int) -> str:

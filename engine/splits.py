@@ -56,7 +56,7 @@ def place(
         no_gpu=options.no_gpu,
         may_fuse=_may_fuse(graph, options, PrologueCosts(graph, binding, target, profile)),
         anchors=_anchors(graph),
-        in_place=_free(graph, support, options, target, binding),
+        in_place=_in_place(graph, support, options, target, binding),
         binding=binding,
         target=target,
         kept=kept,
@@ -98,7 +98,7 @@ def parts_of(
     )
 
 
-def _free(
+def _in_place(
     graph: Graph,
     support: Mapping[str, Support],
     options: Options,
@@ -163,7 +163,7 @@ class Choices:
             self.profile,
             may_fuse=_may_fuse(self.graph, self.options, self._weigh),
             anchors=_anchors(self.graph),
-            in_place=_free(self.graph, self.support, self.options, self.target, self.binding),
+            in_place=_in_place(self.graph, self.support, self.options, self.target, self.binding),
             binding=self.binding,
             target=self.target,
         )

@@ -19,7 +19,11 @@ from engine.ops._work import FLOAT_NBYTES, ceil_to, in_shape, integers, out_shap
 from engine.work import CpuWork, GpuWork, Products
 
 FMA_OPS = 2
+"""Operations of a multiply-add."""
 LANES = 64
+"""Invocations of a workgroup, all of which take as long as the busiest."""
+RUNS_A_CALL = 64
+"""How many runs of numbers NumPy begins with in the time of a call."""
 
 
 def host_windows(view: NodeView) -> Windows:
@@ -105,10 +109,6 @@ def _depthwise(win: Windows, channels: int, each: int, group: int) -> CpuWork:
         len(parts) * phases * 16 + runs // RUNS_A_CALL,
         near=FLOAT_NBYTES * (2 * phases * filled + summed),
     )
-
-
-RUNS_A_CALL = 64
-"""How many runs of numbers NumPy begins with in the time of a call."""
 
 
 def _by_taps(win: Windows, channels: int, each: int, group: int) -> CpuWork:

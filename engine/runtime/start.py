@@ -42,6 +42,7 @@ log = logging.getLogger(__name__)
 MAX_NBYTES = 256 << 20
 """Most bytes of arrays that are kept for one model."""
 MAX_PLANS = 4
+"""That are kept for one model, the last used ones."""
 LATELY_S = 3.0
 """File systems know times of files to two seconds at worst."""
 MIN_MODEL_NBYTES = 1 << 16
