@@ -334,17 +334,18 @@ def _inner_loops(geo: Geometry, tile: Tile, target: Target) -> list[tuple[str, b
     """Texts of one row of the kernel, and whether each needs rows that are multiples of four."""
     win = geo.win
     width, step, dilation, pad = win.kernel[2], win.strides[2], win.dilations[2], win.begin[2]
-    times = (
-        1 if target.software else 0 if geo.group_in == 1 else _loop(geo, target)[2].at_once(tile)
-    )
+    times = 1
+    if not target.software:
+        times = 0 if geo.group_in == 1 else _loop(geo, target)[2].at_once(tile)
     near = isinstance(width, int) and step <= width and step <= 2 and dilation == 1
     aligned = isinstance(pad, int) and tile.columns % 4 == 0
     # of four neighbours outside of the axis, those that it repeats are neighbours too
     aligned = aligned and win.repeats(2) in ("", "wrap")
     if isinstance(width, int) and (near or not tile.shared):
-        fours = isinstance(pad, int) and aligned and width > 1
-        fours = fours and (near or (step == 1 and pad % 4 == dilation % 4 == 0))
-        leads = [pad % 4, None] if isinstance(pad, int) and fours else [None]
+        leads: list[int | None] = [None]
+        if isinstance(pad, int) and aligned and width > 1:
+            if near or (step == 1 and pad % 4 == dilation % 4 == 0):
+                leads.insert(0, pad % 4)
         edges = loops.edges_of(tile, win)
         if width > MAX_UNROLLED:
             text = partial(loops.long_window, tile, win, edges, times)
