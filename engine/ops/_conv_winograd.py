@@ -480,7 +480,7 @@ class _Way:
         """The product between the transforms: a matrix for each place."""
         inner, outer, tiles = self.geo.group_in, self.geo.group_out, self.cut.tiles
         kind = f"winograd{self.size}{'' if self.across else '-t'}"
-        weights = view.derived(1, kind, _weights(self.size, self.across))
+        weights = view.derived(1, kind, _weights(self.size, self.across), FLOAT32)
         operands = (weights, (product((inner, outer)),), outer), (spread, (inner * tiles,), tiles)
         (a, a_batch, rows), (b, b_batch, columns) = operands if self.across else operands[::-1]
         return Product(

@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from engine import InferenceSession
+from engine.dtypes import BFLOAT16, FLOAT16, DType
 from engine.ops import NodeView
 from engine.ops import _conv_winograd as winograd
 from engine.ops.conv import geometry
 from engine.runtime import targets
-from tests.ops.conv_cases import conv, lowered, winograd_sizes
+from tests.ops.conv_cases import conv, lowered, ort, winograd_sizes
 from tests.ops.harness import OpCase, case_id, check_gpu, inferred
 from tests.runtime.models import parse
 
@@ -93,6 +94,35 @@ def test_what_is_no_number_stays_in_its_window(
     assert "conv_winograd_output" in kernels
     np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-4)
     assert (np.isfinite(mine).sum() < mine.size) == (value != 3e38)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", sorted(winograd.POINTS))
+@pytest.mark.parametrize("dtype", [FLOAT16, BFLOAT16], ids=str)
+def test_weights_of_narrow_types_are_transformed_to_floats(
+    dtype: DType, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packed words of theirs hold half as much as the transformed ones take."""
+    monkeypatch.setattr(targets, "is_software", lambda kind: True)
+    monkeypatch.setattr(winograd, "best_size", lambda view, geo: size)
+    rng = np.random.default_rng(7)
+    x = rng.standard_normal((1, 6, 9, 11)).astype(dtype.numpy)
+    w = (rng.standard_normal((5, 6, 3, 3)) / 8).astype(dtype.numpy)
+    t = dtype.name
+    model = parse(
+        f"""none ({t}[1,6,9,11] x, {t}[5,6,3,3] w) => ({t}[1,5,9,11] y) {{
+          y = Conv <pads = [1, 1, 1, 1]> (x, w) }}""",
+        opset=22,
+    )
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    with InferenceSession(model, device="gpu", require_gpu=True, target="baseline") as session:
+        (found,) = session.run(None, {"x": x})
+        kernels = {kernel.stem for kernel in session.plan().kernels}
+    assert "conv_winograd_output" in kernels
+    want = ort("Conv", pads=[1] * 4)(x.astype(np.float32), w.astype(np.float32))
+    np.testing.assert_allclose(
+        found.astype(np.float32), want, rtol=2.0**-8 if dtype is BFLOAT16 else 2.0**-10, atol=1e-3
+    )
 
 
 @pytest.mark.gpu
