@@ -14,6 +14,9 @@ from cpu_fallback.registry import Memo, Tensor
 from cpu_fallback.windows import Windows
 
 PIECE_NBYTES = 1 << 20
+MOST_PIECES = 1 << 16
+"""Of an axis. More of `PIECE_NBYTES` are larger than memory: who allocates them says so, not who
+lists them."""
 
 Compute = Callable[[Tensor, Tensor, Tensor | None, Tensor, Memo], None]
 """Writes a convolution of x [N, spatial, C], w [M, C/group, kernel] and perhaps a bias (see
@@ -67,6 +70,6 @@ def pieces(
 
 
 def evenly(size: int, most: int) -> list[slice]:
-    """Slices of at most `most`, an even number of them unless it is one."""
-    count = -(-size // most)
+    """Slices of at most `most`, an even number of them unless it is one; at most `MOST_PIECES`."""
+    count = min(-(-size // most), MOST_PIECES)
     return spans(size, min(size, count + count % 2 if count > 1 else 1))

@@ -216,3 +216,14 @@ def test_the_order_in_memory_of_the_input_does_not_matter(name: str) -> None:
     for seen in (channels_last, part_of_channels, part_of_runs, x[..., ::-1].copy()[..., ::-1]):
         found = registry.run("Conv", "", 11, attrs, [seen, w, b], 1)[0]
         np.testing.assert_allclose(found, want, rtol=0, atol=2e-5 * np.abs(want).max())
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, 1 << 20, 1 << 40])
+@pytest.mark.parametrize("most", [1, 3, 1 << 10])
+def test_pieces_are_few_however_large_a_result_is(size: int, most: int) -> None:
+    """A file may ask for pads of any size: NumPy refuses the memory, if it gets that far."""
+    found = convolve_pieces.evenly(size, most)
+    assert len(found) <= convolve_pieces.MOST_PIECES
+    ends = [cut.stop for cut in found]
+    assert [cut.start for cut in found] == [0, *ends[:-1]] if found else size == 0
+    assert ends[-1:] == [size] * (size > 0)
