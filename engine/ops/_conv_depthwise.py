@@ -63,8 +63,16 @@ def is_single(geo: Geometry) -> bool:
 def channels_first(geo: Geometry) -> Geometry:
     """The same, the input channels of a group as the first axis of its windows."""
     win, channels = geo.win, geo.group_in
-    size, kernel = (channels, *win.size[1:]), (channels, *win.kernel[1:])
-    return replace(geo, win=replace(win, size=size, kernel=kernel), group_in=1, single=True)
+    first = replace(
+        win,
+        size=(channels, *win.size[1:]),
+        kernel=(channels, *win.kernel[1:]),
+        # an axis with one window of one element may declare any of these
+        strides=(1, *win.strides[1:]),
+        dilations=(1, *win.dilations[1:]),
+        end=(0, *win.end[1:]),
+    )
+    return replace(geo, win=first, group_in=1, single=True)
 
 
 def _strips(view: Lowering, win: Windows, planes: Dim) -> list[tuple[Strip, tuple[Guard, ...]]]:
