@@ -196,7 +196,11 @@ class _Encoder:
         self._release = release
 
     def __del__(self) -> None:
-        self._release(self._internal)
+        try:
+            release = self._release
+        except AttributeError:  # an interrupt came before there was anything to release
+            return
+        release(self._internal)
 
 
 class _Answer(NamedTuple):

@@ -137,6 +137,23 @@ def test_an_exception_at_each_stage_arrives_and_the_next_call_is_right(
             same(session.run(None, FEEDS), want)
 
 
+@pytest.mark.gpu
+def test_an_encoder_that_was_not_made_is_deleted_in_silence(
+    session: InferenceSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is raised in a deletion is printed, whoever catches the interrupt."""
+    printed: list[Any] = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    want = session.run(None, FEEDS)
+    with monkeypatch.context() as patch:
+        stopping(patch, native._Encoder, "__init__", False, Stop)
+        if isinstance(session._device.calls, native.NativeCalls):  # type: ignore[union-attr]
+            with pytest.raises(Stop):
+                session.run(None, FEEDS)
+    same(session.run(None, FEEDS), want)
+    assert not printed
+
+
 def same(found: list[Any], want: list[Any]) -> None:
     for a, b in zip(found, want, strict=True):
         np.testing.assert_array_equal(a, b)
