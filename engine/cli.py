@@ -50,9 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # whoever read the output has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
-    except (EngineError, OSError) as error:
+    except (EngineError, OSError, MemoryError) as error:
         text = f"error: {_words(error)}"
-        others = (UnsupportedOpError, DeviceError, UsageError, OSError)
+        others = (UnsupportedOpError, DeviceError, UsageError, OSError, MemoryError)
         if hasattr(arguments, "hint") and not isinstance(error, others):
             text += arguments.hint(str(error))
         print(text, file=sys.stderr)
@@ -108,6 +108,10 @@ def _words(error: Exception) -> str:
     """What an error says; of files that can't be read or written without the number."""
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}"
+    if isinstance(error, MemoryError):
+        return (
+            f"there is not enough memory: {error}" if str(error) else "there is not enough memory"
+        )
     return str(error)
 
 

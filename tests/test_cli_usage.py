@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
+from engine import InferenceSession
 from engine.cli import main
 from engine.commands import COMMANDS
 from tests.runtime.models import AFFINE, parse
@@ -148,3 +149,21 @@ def test_a_package_that_is_not_there_is_no_matter_of_inputs(
     assert main(["compare", model, "--device", "cpu", "--against", "onnxruntime"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("error: --against onnxruntime needs `pip install onnxruntime`")
+
+
+@pytest.mark.parametrize(
+    ("said", "words"), [("", ""), ("Unable to allocate 12 TiB", ": Unable to allocate 12 TiB")]
+)
+def test_memory_that_is_not_there(
+    said: str,
+    words: str,
+    model: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def run(*_: object, **__: object) -> None:
+        raise MemoryError(said)
+
+    monkeypatch.setattr(InferenceSession, "run", run)
+    assert main(["run", model, "--device", "cpu"]) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == f"error: there is not enough memory{words}"

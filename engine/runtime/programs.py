@@ -37,6 +37,7 @@ class Program:
         external: the buffers of the call they were made for that are not the plan's.
         bound: the sizes.
         commands: one by one.
+        most_ns: most predicted time of a submit.
         chunks: the same in groups that fit one submit, with the predicted nanoseconds of each.
         places: keys of the nodes that they compute, each with "gpu".
     """
@@ -45,6 +46,7 @@ class Program:
     external: Mapping[str, Any]
     bound: tuple[Bound, ...]
     commands: tuple[Timed, ...]
+    most_ns: int
     chunks: tuple[tuple[tuple[Command, ...], int], ...]
     places: Mapping[str, str]
 

@@ -193,16 +193,19 @@ class Recorder:
         else:
             record = self.required().calls.record
             for commands, predicted_ns in program.chunks:
-                self.make_room(context, predicted_ns)
+                self.make_room(context, predicted_ns, program.most_ns)
                 self.open(context)
                 record(context.encoder, commands)
         context.times.dispatches += len(program.commands)
         context.times.add("encode", time.perf_counter() - start)
         return program.places
 
-    def make_room(self, context: ExecutionContext, predicted_ns: int) -> None:
+    def make_room(
+        self, context: ExecutionContext, predicted_ns: int, most_ns: int | None = None
+    ) -> None:
         """Submits what was recorded if with `predicted_ns` more it would run too long."""
-        full = context.recorded_ns and context.recorded_ns + predicted_ns > self._most_ns
+        most_ns = most_ns or self._most_ns
+        full = context.recorded_ns and context.recorded_ns + predicted_ns > most_ns
         if full and context.encoder is not None:
             self._submit(context)
         context.recorded_ns += predicted_ns
@@ -211,17 +214,18 @@ class Recorder:
     def learn(self, context: ExecutionContext) -> None:
         """Lets submits be longer, as each costs the host time, if a call was faster than predicted.
 
-        All its outputs were waited for, and nothing but kernels took the time between.
+        All its outputs were waited for, and nothing but kernels took the time between. At other
+        sizes kernels may be slower: what is learned is for calls with the same.
         """
         if context.times.submits < 2 or self.required().calls.hollow or not context.submitted_ns:
             return
         took_ns = time.perf_counter_ns() - context.submitted_ns
         most_ns = MAX_SUBMIT_NS * context.predicted_ns // took_ns
-        if most_ns < MUCH * self._most_ns:
-            return
-        self._most_ns = most_ns
         for key, program in self._programs.items():
-            self._programs[key] = replace(program, chunks=chunked(program.commands, most_ns))
+            same = all(map(is_, program.bound, context.bound))
+            if same and most_ns >= MUCH * program.most_ns:
+                chunks = chunked(program.commands, most_ns)
+                self._programs[key] = replace(program, most_ns=most_ns, chunks=chunks)
 
     def _program(self, context: ExecutionContext, number: int) -> Program:
         """The commands of a batch: those of the last call with these sizes, if buffers are too.
@@ -256,6 +260,7 @@ class Recorder:
             dict(context.external),
             tuple(context.bound),
             commands,
+            self._most_ns,
             chunked(commands, self._most_ns),
             {n: "gpu" for c in commands for n in self._dispatches[c.index].nodes},
         )
