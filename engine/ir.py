@@ -220,6 +220,11 @@ class Graph:
         """The type of a value if it is a tensor's and known."""
         return self.values[name].tensor if name in self.values else None
 
+    def shape(self, name: str) -> Shape | None:
+        """The shape of a value if it is a tensor's and its rank is known."""
+        tensor = self.tensor(name)
+        return None if tensor is None else tensor.shape
+
     def is_output(self, name: str) -> bool:
         return name in self.outputs
 

@@ -23,7 +23,7 @@ from engine.parts import Parts
 from engine.plan import Append, Derived, Dispatch, Variant
 from engine.reach import Reach, reach
 from engine.shader import Fused, Kernel, Placed, preprocess, render
-from engine.sharing import NOTHING, Sharing, ended, floored, kind_of
+from engine.sharing import NOTHING, Sharing, ended, floored
 from engine.target import Target
 from engine.tuning import DEFAULT, Tuning, tuned_as
 
@@ -264,13 +264,9 @@ class Lowerer:
         """The values that kernels of other groups find elsewhere in their buffers."""
         if group.anchor is None:
             return set()
-        found: list[str] = []
+        found = [*self.sharing.inputs.get(group.key, ())]
         if group.anchor.op_type in self.sharing.outputs:
             found += group.outputs
-        if self.sharing.inputs:
-            kind = kind_of(self.graph, group)
-            places = range(len(group.inputs))
-            found += [group.inputs[i] for i in places if (kind, i) in self.sharing.inputs]
         return set(map(self.root, found))
 
     def _rooted(self, tensors: Mapping[str, str]) -> list[tuple[str, str]]:

@@ -29,14 +29,14 @@ class Sharing:
     Attributes:
         outputs: operators whose kernels are written for an output that begins somewhere in its
             buffer.
-        inputs: kinds of groups, and the inputs that are taken to begin somewhere in theirs.
+        inputs: of groups, by key, those that are taken to begin somewhere in theirs.
         orders: how groups are written, by label, that store in another order than they compute.
         ends: the activation that a group, by key, ends with though it has none; and each Relu that
             such ends are like, by its own key.
     """
 
     outputs: frozenset[str] = frozenset()
-    inputs: frozenset[tuple[str, int]] = frozenset()
+    inputs: Mapping[str, frozenset[str]] = field(default_factory=dict)
     orders: Mapping[str, TurnText] = field(default_factory=dict)
     ends: Mapping[str, Node] = field(default_factory=dict)
 
@@ -58,15 +58,14 @@ def sharing(
     )
 
 
-def kind_of(graph: Graph, group: Group) -> str:
+def _kind_of(graph: Graph, group: Group) -> str:
     """What groups have in common whose kernels may be the same but for where inputs begin."""
     assert group.anchor is not None
     return f"{group.label} {_anchor_kind(graph, group.anchor)} {_spatial(graph, group.anchor)}"
 
 
 def _spatial(graph: Graph, anchor: Node) -> Shape:
-    tensor = graph.tensor(anchor.outputs[0])
-    return tensor.shape[2:] if tensor is not None and tensor.shape is not None else ()
+    return (graph.shape(anchor.outputs[0]) or ())[2:]
 
 
 def _anchor_kind(graph: Graph, anchor: Node) -> str:
@@ -90,17 +89,24 @@ def _outputs(groups: Iterable[Group], parts: Parts, roots: Mapping[str, str]) ->
 
 
 def _inputs(
-    graph: Graph, groups: Iterable[Group], parts: Parts, roots: Mapping[str, str]
-) -> frozenset[tuple[str, int]]:
+    graph: Graph, groups: Sequence[Group], parts: Parts, roots: Mapping[str, str]
+) -> dict[str, frozenset[str]]:
     """Inputs that begin late in some groups of a kind, and not in others."""
-    found: dict[tuple[str, int], set[bool]] = {}
-    for group in groups:
-        if group.anchor is not None:
-            late = [_begins_late(parts, roots, name) for name in group.inputs]
-            kind = kind_of(graph, group)
-            for place, is_late in enumerate(late):
-                found.setdefault((kind, place), set()).add(is_late)
-    return frozenset(key for key, late in found.items() if len(late) > 1)
+    kinds = {group.key: _kind_of(graph, group) for group in groups if group.anchor is not None}
+    late: dict[tuple[str, int], set[bool]] = {}
+    places = [
+        (group, name, (kinds[group.key], place))
+        for group in groups
+        if group.key in kinds
+        for place, name in enumerate(group.inputs)
+    ]
+    for _, name, place in places:
+        late.setdefault(place, set()).add(_begins_late(parts, roots, name))
+    found: dict[str, frozenset[str]] = {}
+    for group, name, place in places:
+        if len(late[place]) > 1:
+            found[group.key] = found.get(group.key, frozenset()) | {name}
+    return found
 
 
 def _orders(graph: Graph, groups: Iterable[Group]) -> dict[str, TurnText]:

@@ -93,7 +93,8 @@ def _fold(editor: Editor, node: Node) -> str:
 def _fold_past_bias(editor: Editor, node: Node, add: Node) -> str:
     """Folds a scale behind a MatMul and its bias into both; returns why not."""
     product = _data_input(editor, add)
-    before, bias = editor.producer(product), editor.const(_other_input(add, product))
+    bias = editor.const(add.inputs[1 - add.inputs.index(product)])
+    before = editor.producer(product)
     if before is None or not is_op(before, "MatMul") or bias is None:
         return ""
     linear = _linear(editor, before)
@@ -126,10 +127,6 @@ def _fold_past_bias(editor: Editor, node: Node, add: Node) -> str:
     text = f"{label(node)} folded into {label(before)} and {label(add)}"
     editor.swap_pair(add, node, scaled, total, text=text)
     return ""
-
-
-def _other_input(node: Node, data: str) -> str:
-    return node.inputs[1] if node.inputs[0] == data else node.inputs[0]
 
 
 def _is_shared(editor: Editor, linear: Linear) -> bool:

@@ -95,7 +95,7 @@ def _branch_of(graph: Graph, conv: Node) -> tuple[_Branch, Node] | None:
 
 def _axis_behind(graph: Graph, node: Node, value: str, axis: int) -> int | None:
     """Where axis `axis` of `value` is behind a node, None if that does more than to move it."""
-    before, after = _shape(graph, value), _shape(graph, node.key)
+    before, after = graph.shape(value), graph.shape(node.key)
     if before is None or after is None:
         return None
     if is_op(node, "Transpose"):
@@ -121,7 +121,7 @@ def _product_behind(
         readers = graph.consumers.get(node.key, ())
         if len(readers) != 1 or graph.is_output(node.key):
             return None
-        reader, shape = readers[0], _shape(graph, node.key)
+        reader, shape = readers[0], graph.shape(node.key)
         steps.append(reader)
         if is_op(reader, "MatMul"):
             weights = graph.constant(reader.inputs[1])
@@ -133,11 +133,6 @@ def _product_behind(
             return None
         node = reader
         axes.append(moved)
-
-
-def _shape(graph: Graph, name: str) -> Shape | None:
-    tensor = graph.tensor(name)
-    return None if tensor is None else tensor.shape
 
 
 def _form(graph: Graph, branch: _Branch) -> tuple[object, ...]:
@@ -152,7 +147,7 @@ def _form(graph: Graph, branch: _Branch) -> tuple[object, ...]:
         operands = tuple(_content(graph, name) for name in node.inputs if name != value)
         if is_op(node, *VIEWS):
             operands = ()
-        shape = _with(_shape(graph, node.key), axis, 0)
+        shape = _with(graph.shape(node.key), axis, 0)
         attributes = () if is_op(node, *VIEWS) else _attributes(node)
         steps.append((node.op_type, node.inputs.index(value), operands, attributes, shape))
         value = node.key
@@ -216,7 +211,7 @@ class _Joiner:
         if weights.shape[1] > MORE_WORK * kernel[0].size:
             return
         nodes, total = (add, *steps[:-1]), sum(b.channels for b in branches)
-        shapes = [_with(_shape(graph, n.key), a, total) for n, a in zip(nodes, axes, strict=True)]
+        shapes = [_with(graph.shape(n.key), a, total) for n, a in zip(nodes, axes, strict=True)]
         targets = _targets(nodes[1:], shapes)
         if targets is None:
             return
@@ -232,8 +227,8 @@ class _Joiner:
 
     def _turns(self, concat: Node, branches: Sequence[_Branch]) -> bool | str:
         """Whether channels of the branches take turns, or why they can't follow each other."""
-        shape, axis = _shape(self.graph, branches[0].end), branches[0].axes[-1]
-        if shape is None or _shape(self.graph, concat.key) is None:
+        shape, axis = self.graph.shape(branches[0].end), branches[0].axes[-1]
+        if shape is None or self.graph.shape(concat.key) is None:
             return "a shape is unknown"
         place = int(concat.attrs["axis"]) % len(shape)
         if place == axis:
@@ -252,8 +247,8 @@ class _Joiner:
         total = sum(b.channels for b in branches)
         names = [n.key for n in (conv, *first.steps)]
         axes = zip(names, first.axes, strict=True)
-        shapes: list[Shape | None] = [_with(_shape(graph, n), axis, total) for n, axis in axes]
-        shapes.append(_shape(graph, concat.key))
+        shapes: list[Shape | None] = [_with(graph.shape(n), axis, total) for n, axis in axes]
+        shapes.append(graph.shape(concat.key))
         targets = _targets((*first.steps, None), shapes)
         if targets is None:
             return "the shape of all can't be written as one Reshape target"

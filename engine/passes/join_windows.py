@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from engine.dims import Dim
-from engine.ir import Graph, Node, Shape
+from engine.ir import Graph, Node
 from engine.ops import NodeView
 from engine.ops.pad import pad_amounts
 from engine.ops.slice import slices
@@ -84,7 +84,7 @@ def _windows(graph: Graph, concat: Node) -> _Windows | None:
     pads = [p for p in pads if is_op(p, "Pad") and graph.consumers.get(p.key, ()) == (concat,)]
     if len(pads) < MIN_PADS or any(graph.is_output(p.key) for p in pads):
         return None
-    rank = len(_shape(graph, concat.key) or ())
+    rank = len(graph.shape(concat.key) or ())
     axes = [axis for axis in range(rank) if _moves(graph, pads[0], axis)]
     if len(axes) != 1 or int(concat.attrs["axis"]) % rank == axes[0]:
         return None
@@ -102,14 +102,14 @@ def _window(graph: Graph, name: str, axis: int) -> tuple[str, Places | None]:
     if node is not None and is_op(node, "Slice", "Pad") and _moves(graph, node, axis):
         source, places = _window(graph, node.inputs[0], axis)
         return source, None if places is None else _moved(graph, node, axis, places)
-    shape = _shape(graph, name)
+    shape = graph.shape(name)
     size = shape[axis] if shape is not None and axis < len(shape) else None
     return name, np.arange(size) if isinstance(size, int) else None
 
 
 def _moves(graph: Graph, node: Node, axis: int) -> bool:
     """Whether a Slice or Pad takes whole rows along all axes but one, by known numbers."""
-    shape, made = _shape(graph, node.inputs[0]), _shape(graph, node.key)
+    shape, made = graph.shape(node.inputs[0]), graph.shape(node.key)
     if shape is None or made is None or not isinstance(shape[axis], int):
         return False
     view = NodeView(graph, node)
@@ -133,7 +133,7 @@ def _moves(graph: Graph, node: Node, axis: int) -> bool:
 
 
 def _moved(graph: Graph, node: Node, axis: int, places: Places) -> Places:
-    view, shape = NodeView(graph, node), _shape(graph, node.inputs[0]) or ()
+    view, shape = NodeView(graph, node), graph.shape(node.inputs[0]) or ()
     if is_op(node, "Pad"):
         before, after = (_number(n) for n in (pad_amounts(view, len(shape)) or [])[axis])
         return np.pad(places, (before, after), constant_values=-1)
@@ -155,7 +155,7 @@ def _cut(graph: Graph, node: Node, windows: _Windows) -> _Windows | None:
 
 
 def _build(b: Builder, concat: Node, windows: _Windows) -> str | None:
-    shape, end = _shape(b.graph, windows.source), _shape(b.graph, b.node.key)
+    shape, end = b.graph.shape(windows.source), b.graph.shape(b.node.key)
     if shape is None or end is None:
         return None
     axis, rank, size = windows.axis, len(shape), _number(shape[windows.axis])
@@ -179,8 +179,3 @@ def _build(b: Builder, concat: Node, windows: _Windows) -> str | None:
     attrs = {"allowzero": 1} if target.allow_zero else {}
     b.op("Reshape", value, b.int_constant(*target.sizes), output=b.node.key, **attrs)
     return ""
-
-
-def _shape(graph: Graph, name: str) -> Shape | None:
-    tensor = graph.tensor(name)
-    return None if tensor is None else tensor.shape

@@ -9,7 +9,6 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from engine.dims import Dim
 from engine.ir import Array, Graph, Node, Shape
 from engine.passes.base import PassResult
 from engine.passes.build import Builder, Rule, replace_nodes
@@ -56,10 +55,10 @@ def _axes_of_columns(graph: Graph, ids: str) -> Iterator[int | None]:
             yield _axis_of_array(array[..., column])
     elif node is not None and is_op(node, "Concat"):
         for part in node.inputs:
-            shape = _shape(graph, part)
+            shape = graph.shape(part) or ()
             last = node.attrs["axis"] in (-1, len(shape) - 1)
             yield _counted(graph, part) if last and shape[-1] == 1 else None
-    elif _shape(graph, ids)[-1:] == (1,):
+    elif (graph.shape(ids) or ())[-1:] == (1,):
         yield _counted(graph, ids)
 
 
@@ -86,22 +85,17 @@ def _counted(graph: Graph, name: str, steps: int = MOST_STEPS) -> int | None:
     axis = _counted(graph, node.inputs[0], steps - 1)
     if axis is None:
         return None
-    before, after = _shape(graph, node.inputs[0]), _shape(graph, name)
+    before, after = graph.shape(node.inputs[0]), graph.shape(name)
+    if before is None or after is None:
+        return None
     if is_op(node, "Expand"):
         moved = axis + len(after) - len(before)
-        return moved if after and after[moved] == before[axis] else None
+        return moved if after[moved] == before[axis] else None
     return _same_axis(before, after, axis)
 
 
 def _same_axis(before: Shape, after: Shape, axis: int) -> int | None:
     """Where an axis is if axes of size 1 come and go."""
-    mine, now = ([(d, i) for i, d in enumerate(shape) if d != 1] for shape in (before, after))
-    sizes: list[list[Dim]] = [[d for d, _ in pairs] for pairs in (mine, now)]
-    places = [i for _, i in mine]
-    return now[places.index(axis)][1] if axis in places and sizes[0] == sizes[1] else None
-
-
-def _shape(graph: Graph, name: str) -> Shape:
-    """The shape of a value, () if it is not known."""
-    tensor = graph.tensor(name)
-    return () if tensor is None or tensor.shape is None else tensor.shape
+    mine, now = ([i for i, d in enumerate(shape) if d != 1] for shape in (before, after))
+    same = [before[i] for i in mine] == [after[i] for i in now]
+    return now[mine.index(axis)] if same and axis in mine else None

@@ -191,15 +191,10 @@ class _Mapped:
         with self._guard:
             return self._mapping.__enter__()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: Any) -> None:
         with self._guard:
-            self._mapping.__exit__(kind, error, traceback)
-        self._guard.__exit__(kind, error, traceback)
+            self._mapping.__exit__(*error)
+        self._guard.__exit__(*error)
 
 
 class _Made:

@@ -88,7 +88,6 @@ class Recorder:
         self._generation = 0
         self._params: Any = None
         self._fresh = False
-        self._written: dict[int, bytes] = {}
         self._prepared: dict[int, Bound] = {}
 
     @property
@@ -113,7 +112,8 @@ class Recorder:
 
     def prepare_buffers(self, bound: Bound) -> None:
         """Makes slots as large as the sizes just bound need them, and writes their parameters."""
-        if self._prepared.get(bound.params_offset) is bound:
+        before = self._prepared.get(bound.params_offset)
+        if before is bound:
             return  # slots never shrink
         device = self.required()
         for slot, nbytes in bound.slot_nbytes.items():
@@ -122,11 +122,10 @@ class Recorder:
                 usage = STORAGE | self.transfers.usage.get(slot, 0)
                 self._slots[slot] = device.buffer(f"slot {slot}", nbytes, usage)
                 self._generation += 1
-        if bound.params and self._written.get(bound.params_offset) != bound.params:
+        if bound.params and (before is None or before.params != bound.params):
             if self._params is None:
                 self._params = device.buffer("params", self.binder.params_nbytes, UNIFORM)
             device.write(self._params, bound.params, bound.params_offset)
-            self._written[bound.params_offset] = bound.params
         self._prepared[bound.params_offset] = bound
 
     def reserve_outputs(self, context: ExecutionContext) -> None:
@@ -372,9 +371,8 @@ class Recorder:
         """Submits what was recorded, if anything was."""
         if context.encoder is None:
             return
-        start = time.perf_counter()
-        self._submit(context)
-        context.times.add("encode", time.perf_counter() - start)
+        with context.times.phase("encode"):
+            self._submit(context)
 
     def _submit(self, context: ExecutionContext) -> None:
         encoder, context.encoder = context.encoder, None
